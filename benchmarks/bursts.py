@@ -2,7 +2,7 @@
 
 4,000 real bytecode files are opened and read in the order of their paths, as `import` does it. Warm is the second time;
 cold is after a remount with nothing cached. The imports are those of torch with its compiler, from bytecode that lies
-under a prefix on each filesystem; of a cold one most is reading torch's own libraries, which is the same for both.
+under a prefix on each filesystem; most of a cold one is reading torch's own libraries, which is the same for both.
 The last rows are those imports under `kcachefs run`, cold: of a command with a start profile, and of one without.
 
 Alone: python -m benchmarks.bursts [--rounds N]

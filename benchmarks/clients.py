@@ -49,7 +49,7 @@ def together(count: int, work: Callable[[int, Gate], T]) -> list[T]:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """So many processes compute and do nothing else."""
+    """This many processes compute and do nothing else."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield

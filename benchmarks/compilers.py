@@ -1,6 +1,6 @@
 """Cold and warm starts of real compilers, with their caches in a plain directory and in a mount, in seconds.
 
-Measured is the first compiled call in a process that has imported everything; a cold start includes torch's precompiled
+It times the first compiled call in a process that has imported everything; a cold start includes torch's precompiled
 header. Every start is a fresh process. The two directories take turns within each round, and in going first. A warm
 start is short, so a round has several.
 """

@@ -1,9 +1,9 @@
 """Bytes on disk for real caches, everything included: for one copy, mounted and at rest, and for eight tenants.
 
 Eight tenants who compile the same code at the same path get the same files, except for the pickles of graphs, of which
-about 85 bytes differ from tenant to tenant; these copies differ in the same way. Counted are the blocks that the disk
-has allocated after everything was closed or unmounted, so each filesystem's own needs are included. Of kcachefs that is
-what it comes to once the mount has been idle: what idle work does by and by is done at once, by the same code.
+about 85 bytes differ from tenant to tenant; these copies differ in the same way. What counts is the blocks that the
+disk has allocated after everything was closed or unmounted, so each filesystem's own needs are included. For kcachefs
+that is the size once the mount has been idle: the same code that works while it is idle runs at once here.
 """
 
 from __future__ import annotations

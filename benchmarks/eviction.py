@@ -54,7 +54,7 @@ def show(mount: Path, count: int) -> None:
     seconds = time.perf_counter() - started
     print(
         f"{count:,} entries evicted in {seconds:.1f} s, {count / seconds:,.0f} per second; "
-        f"{len(busy.taken):,} client requests meanwhile"
+        f"{len(busy.taken):,} client requests during that"
     )
     print("| | median | p99 | worst | over 50 ms |")
     print("| --- | --- | --- | --- | --- |")

@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--repeat", type=int, default=3, help="rounds of cold and warm starts, plain and in a mount")
     parser.add_argument("--warm", type=int, default=1, help="warm starts of each kind in a round")
-    parser.add_argument("--ranks", type=int, default=1, help="start so many processes at once; the slowest counts")
+    parser.add_argument("--ranks", type=int, default=1, help="start this many processes at once; the slowest counts")
     parser.add_argument(
         "--device", default="cuda", help="cuda; or cpu: TorchInductor on the CPU, and Triton compiling for sm_90"
     )
@@ -252,7 +252,7 @@ class Check:
             try:
                 yield mount
             finally:
-                self._commands |= places  # another mount may have been made meanwhile
+                self._commands |= places  # another mount may have been made in between
                 self.command("-m", "kcachefs", "umount", str(mount))
 
     def _statistics(self, mount: Path) -> dict[str, Any]:

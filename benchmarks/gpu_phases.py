@@ -3,7 +3,7 @@
 Three kinds of start take turns: caches in a plain folder, kernels on a mount, kernels and Python's bytecode on a mount.
 Each is measured cold, from an empty folder and an empty store, and warm. With --hide-bytecode Python finds none beside
 its sources and may write none there, as in an image that was built so; without it the image is measured as it is, and
-the third kind does what `kcachefs run` would do by itself. In every round the kinds begin with another one.
+the third kind does what `kcachefs run` would do by itself. Every round begins with a different kind.
 """
 
 from __future__ import annotations

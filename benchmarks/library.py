@@ -54,7 +54,7 @@ def main() -> None:
     rounds = 200 if parser.parse_args().quick else 2000
     rows = [*imports(), *levels(rounds), *sizes(rounds), *programs(rounds), *keys(rounds)]
     rows += [*handles(rounds), *makes(rounds), *processes(rounds // 2)]
-    table = Table("what", "figure", "asked", "", "beside", title="kcachefs library")
+    table = Table("what", "figure", "target", "", "beside", title="kcachefs library")
     for row in rows:
         asked = "" if row.limit is None else f"{row.limit:g}"
         met = {None: "", True: "met", False: "MISSED"}[row.is_met]

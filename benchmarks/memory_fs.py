@@ -1,8 +1,8 @@
 """The least that a filesystem in Python takes: one thread, the direct engine's loop and protocol, everything in dicts.
 
 It keeps no store, no journal, no accounts and no order of use, checks nothing, and forgets everything when it is
-unmounted. What a peer in C does faster than this, no filesystem served by one Python thread can do as fast: it is the
-floor of each row in benchmarks/README.md. Run it with `python -m benchmarks.memory_fs MOUNTPOINT`.
+unmounted. Where a peer in C is faster than this, no filesystem served by one Python thread can keep up: it is the floor
+of each row in benchmarks/README.md. Run it with `python -m benchmarks.memory_fs MOUNTPOINT`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Trip(NamedTuple):
 
     @property
     def waking(self) -> float:
-        """What is left; less than it is while the daemon polls, because polling counts as work."""
+        """What is left; too little while the daemon polls, because polling counts as work."""
         return max(0.0, self.whole - self.client - self.daemon - self.kernel)
 
 

@@ -1,8 +1,8 @@
 """Replays a recorded start of TorchInductor that finds everything compiled, and measures the time of its calls.
 
 Each line of benchmarks/data/warm_start.jsonl.xz holds the microseconds that the program computed before a call, the
-call, its path, and how much it read. Recorded was the second process that ran a training step compiled for sm_90. The
-pauses, up to 20 ms, are replayed but not counted: after them, a user-space filesystem has gone to sleep. `python -m
+call, its path, and how much it read. It was recorded from the second process to run a training step compiled for sm_90.
+The pauses, up to 20 ms, are replayed but not counted: after them, a user-space filesystem has gone to sleep. `python -m
 benchmarks.warm_start TRACE.gz` makes the file from a trace of system calls.
 """
 

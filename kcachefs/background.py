@@ -12,6 +12,6 @@ interpreter or the catalog's lock, and every request would wait for it."""
 
 
 def give_way() -> None:
-    """Lower the priority of the calling thread alone, and of what it asks of the disk, where we may."""
+    """Lower the calling thread's own priority for the processor and the disk, where we may."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

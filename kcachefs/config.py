@@ -43,7 +43,7 @@ def configured_store() -> Path | None:
 
 
 def users_store() -> Path:
-    """The store that a user has without asking for another."""
+    """The user's default store."""
     return _user_folder("cache", "kcachefs")
 
 
@@ -106,7 +106,7 @@ def log_directory() -> Path:
 
 
 def config_folders() -> tuple[Path, ...]:
-    """Where settings that are files lie: the user's own folder, and the one of the whole host."""
+    """The folders for settings that are files: the user's own, and the one of the whole host."""
     system = Path("/etc/kcachefs")
     try:
         return _user_folder("config", "kcachefs"), system
@@ -121,7 +121,7 @@ LIBRARY_NAMESPACE = "library"
 def mount_point() -> Path | None:
     """The mount that KCACHEFS_MOUNT names, if one is there.
 
-    A bare mountpoint is no cache: the next mount would hide whatever was written to it. Nor is another filesystem,
+    A bare mountpoint is not a cache: the next mount would hide whatever was written to it. Nor is another filesystem,
     where nothing bounds what is written. Only our mounts have a folder of reports.
     """
     configured = os.environ.get("KCACHEFS_MOUNT")
@@ -146,8 +146,8 @@ def insight_directory() -> Path:
 
 
 def _user_folder(kind: str, name: str) -> Path:
-    """A folder of the user's, in their home or where a variable of the desktop's says."""
-    import platformdirs  # slow to import, and needed only where no variable says where things are
+    """A folder of the user's: where an XDG variable says, else in their home."""
+    import platformdirs  # slow to import, and needed only where no variable of ours names the folder
 
     try:
         found: Path = getattr(platformdirs, f"user_{kind}_path")(name)
@@ -193,7 +193,7 @@ def wants_colour() -> bool:
 
 
 def is_screen() -> bool:
-    """Whether the terminal can be drawn on anywhere, and not only be written to."""
+    """Whether we can draw anywhere on the terminal, not only append to it."""
     return os.environ.get("TERM", "dumb") != "dumb"
 
 

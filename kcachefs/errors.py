@@ -234,7 +234,7 @@ class FleetMissing(FleetError):
 
 
 def or_gone(error: Exception, store: Path) -> Exception:
-    """A StoreGone if `error` says that a file is missing, and all of the store is, else `error` itself."""
+    """A StoreGone if `error` says that a file is missing and the whole store is missing, else `error` itself."""
     return gone(store) if isinstance(error, FileNotFoundError) and not store.exists() else error
 
 
@@ -252,7 +252,7 @@ def or_no_space(error: OSError, thing: object) -> Exception:
 
 
 def _has_no_inodes(path: str) -> bool:
-    """Whether the disk that `path` is on, or would be, has room, but none for another file."""
+    """Whether the disk that `path` is on, or would be, has free space but no free inodes."""
     for one in (path, os.path.dirname(path) or "."):
         with contextlib.suppress(OSError, ValueError):
             disk = os.statvfs(one)

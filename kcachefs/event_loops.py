@@ -1,6 +1,6 @@
 """Waiting without blocking an event loop: the few things the library needs of asyncio or of trio, whichever runs.
 
-Neither is imported unless a task asks: whoever runs one has imported it.
+Neither is imported before a task needs it; by then its program has imported it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """The result of a call that may block, made in a worker thread.
 
-    A task that is cancelled does not wait for the call, which is made all the same.
+    A task that is cancelled does not wait for the call, but the call still runs to its end.
     """
     call = partial(copy_context().run, partial(function, *args, **kwargs))
     if _is_trio():
@@ -47,7 +47,7 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
 
 async def in_thread_to_the_end(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """The same, but a task that is cancelled waits for the call, and is cancelled then."""
+    """The same, but a task that is cancelled waits for the call first."""
     if _is_trio():
         import trio
 
@@ -68,7 +68,7 @@ async def in_thread_to_the_end(function: Callable[P, T], /, *args: P.args, **kwa
 
 
 async def sleep(seconds: float) -> None:
-    """Let other tasks run for that long."""
+    """Let other tasks run for this long."""
     if _is_trio():
         import trio
 

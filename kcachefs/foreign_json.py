@@ -1,4 +1,4 @@
-"""JSON that somebody else wrote: no larger and no deeper than makes sense, and nothing in it that cannot be written."""
+"""Reads JSON that somebody else wrote: refuses what is too large, too deep, or could not be written again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 _DEPTH_MAX = 64
 _INTEGERS = range(-(1 << 63), 1 << 64)
-"""Those for which JSON and msgpack have room."""
+"""The integers that both JSON and msgpack can hold."""
 
 
 def decoded(data: bytes, limit: int) -> Any:
-    """What the bytes say; `ValueError`, which says what is wrong with them, if that is more than can be worked with.
+    """The value that the bytes hold; a `ValueError` says what is wrong with them if we cannot work with them.
 
     >>> decoded(b'{"warps": 4}', limit=100)
     {'warps': 4}

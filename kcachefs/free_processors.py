@@ -1,13 +1,14 @@
-"""How many processors this process could use without taking them from anybody, as things are now.
+"""How many processors this process could use right now without taking them from anybody.
 
 Up to three things limit that, and each is judged by itself:
 
-- The machine: its processors, less the threads of others that run or could run. Also says how many have to wait.
+- The machine: its processors, less the threads of others that run or could run. If there are more threads than
+  processors, the difference is how many have to wait.
 - A set of processors that this process is kept to (taskset, or a cpuset of Kubernetes or Slurm). What runs on the
-  machine's other processors does not count, and the number of running threads does not tell them apart: so the time
-  counts that the set's own processors were idle since the last look.
+  machine's other processors does not matter, and the number of running threads does not say where they run. So we
+  measure for how long the set's own processors were busy since the last look.
 - A quota of time, of this process's cgroup or of one above it. On a node with a hundred processors many threads run
-  that take nothing from the quota: so the time counts that the group used since the last look.
+  that take nothing from the quota. So we measure how much time the group used since the last look.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _NS = 1_000_000_000
 _LOOK_NS = 250_000_000
 """The kernel counts idle time in hundredths of a second: over less than this it says little."""
 _KINDS, _IDLE, _WAITING_FOR_DISK = 8, 3, 4
-"""A processor's row of /proc/stat tells what its time went into; further columns are counted in these already."""
+"""A processor's row of /proc/stat says what its time went into; further columns are counted in these already."""
 _MEASURED_TO = 0.05
-"""How exact such a measurement is, as a part of the whole."""
+"""The error of such a measurement, as a share of the whole."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,13 @@ class Allowance:
     """What one of the three allows."""
 
     processors: float
-    """How many this process and those that share them with it may use together."""
+    """How many this process may use, together with the others that share them."""
     free: float
-    """How many of them others leave. Below 0: threads wait for one."""
+    """How many of them the others leave free. Below 0: threads wait for one."""
 
 
 class FreeProcessors:
-    """Belongs to whoever looks: what is counted is what happened since that one's last look."""
+    """Each user needs one of its own: it measures what happened since its last look."""
 
     def __init__(self) -> None:
         self._looked = self._own = 0
@@ -50,11 +51,11 @@ class FreeProcessors:
         self._allowances: list[Allowance] = []
         """Those that are measured by time."""
         self._is_in_set = False
-        """Whether one of them is that of a set: then the machine as a whole says nothing."""
+        """Whether one of them is for a set of processors: then the machine as a whole does not matter."""
         self._measure()
 
     def look(self, at_work: int = 1) -> list[Allowance]:
-        """What each of them allows; `at_work` threads of this process run right now, the one that looks among them."""
+        """What each of them allows; `at_work` threads of this process run right now, including the calling one."""
         if time.monotonic_ns() - self._looked >= _LOOK_NS:
             self._measure()
         if self._is_in_set:
@@ -70,7 +71,7 @@ class FreeProcessors:
         for kept_to, processors, spent in _measured():
             before, used[kept_to] = self._used.get(kept_to, spent), spent
             of_others = max(0, spent - before - (own - self._own)) / took
-            # Where nothing is left somebody may have to wait. Nobody tells.
+            # If nothing is left, threads may be waiting; the kernel does not say whether any are.
             left = processors - (spent - before) / took
             allowances.append(Allowance(processors, processors - of_others if left > _MEASURED_TO * processors else -1))
         self._looked, self._own, self._used, self._allowances = now, own, used, allowances
@@ -78,7 +79,7 @@ class FreeProcessors:
 
 
 def _measured() -> Iterator[tuple[object, float, int]]:
-    """Set or group, how many processors that is worth, and for how many nanoseconds they were used so far."""
+    """Each set or group, how many processors it is worth, and how many nanoseconds of them were used so far."""
     allowed = frozenset(os.sched_getaffinity(0))
     if len(allowed) < (os.cpu_count() or 1) and (busy := _busy(allowed)) is not None:
         yield allowed, len(allowed), busy
@@ -88,7 +89,7 @@ def _measured() -> Iterator[tuple[object, float, int]]:
 
 
 def _busy(processors: frozenset[int]) -> int | None:
-    """For how many nanoseconds these were not idle, added up; None if the kernel does not say so of each."""
+    """How many nanoseconds these were busy, added up; None if the kernel does not report each of them."""
     tick, busy, left = _NS // os.sysconf("SC_CLK_TCK"), 0, set(processors)
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in _STAT.read_text().splitlines():
@@ -101,12 +102,12 @@ def _busy(processors: frozenset[int]) -> int | None:
 
 
 def _quotas(own: dict[str, str]) -> Iterator[tuple[Path, float, int]]:
-    """The cgroups with a quota, from this process's `own` ones upwards: of version 2, which has no name, and of 1.
+    """The cgroups with a quota, from this process's `own` ones upwards: of version 2, which has no name, and version 1.
 
     In a container, the topmost group that can be seen may be the container's own.
     """
     for group in _upwards(_CGROUPS, own.get("", "/")):
-        with contextlib.suppress(OSError, ValueError, KeyError):  # the machine's group has none, and "max" is no number
+        with contextlib.suppress(OSError, ValueError, KeyError):  # the machine's group has none; "max" is not a number
             quota, period = map(int, (group / "cpu.max").read_text().split())
             counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
             yield group, quota / period, int(counts["usage_usec"]) * 1000

@@ -1,8 +1,8 @@
-"""How the project starts another Python of its own: the one place that knows it, because doing it wrong is dangerous.
+"""How the project starts another Python of its own. Only this module does, because doing it wrong is dangerous.
 
 `python -m` puts the current directory in front of the import path, and so does an empty part of PYTHONPATH. A file
 `lmdb.py` that somebody left there would run with the rights of whoever calls kcachefs, often root. But the other Python
-must find the very kcachefs that starts it, also one that was itself found in the current directory.
+must find the very kcachefs that starts it, even if this one was itself found in the current directory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ except OSError:  # it was removed
 
 
 _UTF8 = ("-X", "utf8=1")
-"""Names are UTF-8 in records, stores and buckets, whatever the locale says. Where it says otherwise, a name that Python
-decoded would be another one, or none at all."""
+"""Names are UTF-8 in records, stores and buckets, whatever the locale says. With the encoding of another locale, Python
+would decode a name to a different one, or fail."""
 
 
 def command(module: str, *arguments: str) -> list[str]:
@@ -37,7 +37,7 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def restart_in_utf8() -> None:
-    """Begin the program anew if this Python's filesystem encoding is not UTF-8; the environment stays as it is."""
+    """Restart the program if this Python's filesystem encoding is not UTF-8; the environment stays as it is."""
     is_other = sys.getfilesystemencoding() != "utf-8" and "utf8" not in sys._xoptions
     if is_other and sys.executable and not _is_read_from_input():
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def restart_in_utf8() -> None:
 
 
 def _is_read_from_input() -> bool:
-    """Whether the program comes from standard input, where a second Python would find nothing more of it."""
+    """Whether the program comes from standard input, where a second Python would find nothing left of it."""
     return getattr(sys.modules["__main__"], "__file__", "") == "<stdin>" or hasattr(sys, "ps1")
 
 
@@ -62,7 +62,7 @@ def _flags() -> Iterator[str]:
 
 
 def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base`, by default our own environment, with a PYTHONPATH by which the other Python finds this kcachefs."""
+    """`base`, by default our own environment, with a PYTHONPATH that leads the other Python to this kcachefs."""
     found = dict(os.environ if base is None else base)
     given = found.pop("PYTHONPATH", "")
     parts = [part for part in map(_absolute, filter(None, given.split(os.pathsep))) if part]
@@ -86,7 +86,7 @@ def _absolute(part: str) -> str:
 def _is_installed() -> bool:
     """Whether this Python finds this kcachefs by itself: among its packages, or where a .pth file there leads.
 
-    As it was at first: what was installed in another way since then is what a new worker is to run.
+    The first answer is kept: if kcachefs has been installed elsewhere since then, a new worker is to run that one.
     """
     home = str(_PACKAGE.parent)
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]

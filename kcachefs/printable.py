@@ -19,7 +19,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""The same of a text that is JSON, which means the same afterwards.
+    r"""The same for a text that is JSON; the JSON still means the same.
 
     >>> printable_json('["\u202eko", "\U000e0001", "日本"]')
     '["\\u202eko", "\\udb40\\udc01", "日本"]'

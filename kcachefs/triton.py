@@ -178,7 +178,7 @@ def _whole_group(folder: Path, filename: str) -> dict[str, str] | None:
         facts = told.get(_FACTS)
         for name, path in members.items():
             if facts is None:
-                if not path.is_file():  # stored by Triton's own manager, which states no more
+                if not path.is_file():  # stored by Triton's own manager, whose manifest states no more
                     return None
             elif file_facts(path) != tuple(facts[name]):
                 return None

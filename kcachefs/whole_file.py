@@ -1,4 +1,4 @@
-"""Writes a file for a user so that it is there when it is whole, and never in place of what is no ordinary file."""
+"""Writes a file for a user: it appears only when it is whole, and never replaces anything but an ordinary file."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kcachefs.errors import UsageError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write. It replaces the one at `path`, or that a link there leads to, when the scope ends well.
+    """A file to write. It replaces the one at `path`, or the one that a link there leads to, when the scope ends well.
 
-    What is no ordinary file (/dev/null, a pipe, a terminal) is written to: as root one could replace it for everybody.
+    Anything but an ordinary file (/dev/null, a pipe, a terminal) is written to: root would replace it for everybody.
     """
     place = Path(os.path.realpath(path))
     try:

@@ -3,7 +3,7 @@
 #
 # tests/test_versions.py runs in each of them. An interpreter is taken from PATH, pyenv or uv where one of them has it, and
 # otherwise from a newer release of this Debian or Ubuntu, unpacked into .venv and not installed. What cannot be had is
-# said here and skipped there: nothing fails for want of an interpreter.
+# reported here and skipped there: a missing interpreter fails nothing.
 
 # set_up_versions: an environment for each version but the one of .venv itself, which runs all tests anyway.
 set_up_versions() {
@@ -20,7 +20,7 @@ set_up_version() {
     [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$(fingerprint)" ] && [ -x "$place/bin/python" ] && return 0
     # A failure is remembered too: without a network each further run would wait for it again.
     if [ -f "$stamp.failed" ] && [ "$(cat "$stamp.failed")" = "$(fingerprint)" ]; then
-        say "Python $version could not be had; to try again: rm $stamp.failed"
+        say "Python $version could not be set up; to try again: rm $stamp.failed"
         return 1
     fi
     mkdir -p "$venv/versions"
@@ -34,7 +34,7 @@ set_up_version() {
             return 0
         fi
     fi
-    say "Python $version could not be had: $(tail -n 1 "$log")"
+    say "Python $version could not be set up: $(tail -n 1 "$log")"
     rm -rf "$log" "$place"  # half of an environment would be taken for a whole one
     fingerprint >"$stamp.failed"
     return 1
@@ -73,8 +73,8 @@ release_with() {
     esac
 }
 
-# fetch_version X.Y: prints the interpreter. It is unpacked with the C library it was built against, which this system's
-# may be too old for, and is told where that lies; nothing of the system changes.
+# fetch_version X.Y: prints the interpreter. It is unpacked with the C library it was built against, in case this system's
+# is too old, and is told where that lies; nothing of the system changes.
 fetch_version() {
     local version=$1 place=$venv/versions/python-$1 apt origin="" address="" release label libraries python
     command -v apt-get >/dev/null || { echo "it is not on this machine, which has no apt-get" >&2; return 1; }

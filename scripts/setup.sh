@@ -105,7 +105,7 @@ may_extract() {
     if (cd "$folder" && apt-get download -q "$2" && dpkg-deb -x ./*.deb .) >/dev/null 2>&1; then
         install "$folder/usr/bin/$1" "$venv/bin/$1"
     else
-        say "$1 could not be had"
+        say "$1 could not be fetched"
     fi
     rm -rf "$folder"
 }

@@ -15,13 +15,13 @@ BLOCK = 4096
 LOW_WATER = 0.9
 RECOUNT = 1 / 16
 AHEAD_NS = 1_000_000_000
-"""How far ahead of the clock an age may be. Beyond that the clock was set back since, and the age says nothing."""
+"""How far ahead of the clock an age may be. An age beyond that is from before the clock was set back."""
 
 
 def brought_back(ages: Sequence[int], opened: int) -> dict[int, int]:
-    """New ages for those of the future, by their places in the order of ages: else these entries would never be old.
+    """New ages for entries whose ages lie in the future, which would never grow old; by place in the order of ages.
 
-    None was used since the clock was set back, so they count as used before the folder was `opened`, in the same order.
+    No such entry was used since the clock was set back. So they count as used before the folder was `opened`, in order.
 
     >>> opened = time.time_ns()
     >>> {place: age - opened for place, age in brought_back([opened - 9, 2 * opened, 3 * opened], opened).items()}
@@ -38,7 +38,7 @@ def on_disk(size: int) -> int:
 
 
 def check_whole(name: str, given: object) -> None:
-    """Raise for what is no whole number: NaN, which no size exceeds, would bound nothing."""
+    """Raise unless it is a whole number: NaN, which no size exceeds, would bound nothing."""
     try:
         operator.index(given)  # type: ignore[arg-type]
     except TypeError:
@@ -50,7 +50,7 @@ def check_whole(name: str, given: object) -> None:
 
 
 def check_limit(limit: int | None, name: str = "max_bytes") -> None:
-    """Raise where no entry at all would fit, naming who asked for that bound."""
+    """Raise if no entry at all would fit; `name` is the parameter that set the bound."""
     if limit is None:
         return
     check_whole(name, limit)
@@ -66,8 +66,8 @@ def check_limit(limit: int | None, name: str = "max_bytes") -> None:
 class Bound:
     """A size bound on a shared folder.
 
-    Nobody keeps the total: each process adds what it writes to what it last counted. So the others may have written
-    beyond the bound since then, each of them at most a sixteenth of it.
+    Nobody keeps the total: each process adds what it writes to what it last counted. So the folder may exceed the
+    bound, by at most a sixteenth of it for each other process.
     """
 
     def __init__(self, limit: int, evict: Callable[[str], int]) -> None:

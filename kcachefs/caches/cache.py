@@ -34,7 +34,7 @@ class Stats(NamedTuple):
     """How many wait right now."""
     damaged: int
     refused: int
-    """Values that did not get where the cache keeps things: see `Cache.put`."""
+    """Values that the cache could not keep: see `Cache.put`."""
     memory_evictions: int
     disk_evictions: int
     memory_entries: int
@@ -103,14 +103,14 @@ class Cache(MutableMapping[Key, bytes]):
         """Store a value with small metadata of plain data; whether the cache keeps it.
 
         True means that it is in the folder, or without one in memory. False means that it is not: the disk refused it,
-        and it is in memory at most; or it is larger than the bound, and is nowhere. The first time is logged, and
-        `stats().refused` counts.
+        and it is in memory at most; or it is larger than the bound, and is nowhere. The first refusal is logged, and
+        `stats().refused` counts all of them.
         """
         self._levels.check_open()
         return self._levels.keep(key_bytes(key), _entry(value, meta or {}, isinstance(key, str)))[0]
 
     def get_or_compute(self, key: Key, compute: Callable[[], Value | Entry]) -> bytes:
-        """The value; where there is none, `compute` makes it, once for all threads and processes that ask meanwhile.
+        """The value; if there is none, `compute` makes it, once for all threads and processes that ask while it runs.
 
         If `compute` raises, so does this call, in every thread that waited for it; nothing is stored.
         """
@@ -217,7 +217,7 @@ class Cache(MutableMapping[Key, bytes]):
     def __len__(self) -> int:
         return len(self._levels)
 
-    # A cache is itself alone, whatever is in it: comparing contents would read the whole folder.
+    # A cache equals only itself: comparing contents would read the whole folder.
     def __eq__(self, other: object) -> bool:
         return self is other
 

@@ -22,7 +22,7 @@ def of_call(
     ignore: Sequence[str],
     depends: Sequence[object],
 ) -> Iterator[Ingredient]:
-    """`encoding` is the name of the encoder, or itself."""
+    """`encoding` is the name of the encoder, or the encoder itself."""
     yield Ingredient("function", bytes.fromhex(function_key)[:8], name)
     yield from _source(function)
     for parameter, value in arguments.items():
@@ -41,7 +41,7 @@ def _key(value: Any) -> str:
 
 
 def _source(function: Callable[..., Any]) -> Iterator[Ingredient]:
-    """The function's own text and where it stands: so what it uses is told from what it is."""
+    """The function's own text and its place: so an edit of it can be told from an edit of something that it uses."""
     inner = getattr(function, "fn", function)
     try:
         lines, first = inspect.getsourcelines(inner)

@@ -21,13 +21,13 @@ from kcachefs.keys.declared import hash_depends
 from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.functions import hash_function, hash_value
 
-# The functions whose keys are being made here, so that one which calls itself does not ask for ever.
+# The functions whose keys are being made in this context, so that one that calls itself does not recurse for ever.
 _being_keyed: ContextVar[tuple[Any, ...]] = ContextVar("kcachefs functions being keyed", default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How results become bytes and are made of them again; `name` stands for `encode` in keys where it is given."""
+    """How results become bytes, and bytes results again; if `name` is given, it stands for `encode` in keys."""
 
     encode: Callable[[Any], Value]
     decode: Callable[[bytes], Any]
@@ -81,7 +81,7 @@ class Calls:
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The key of a call."""
         values = self._arguments.bind(args, kwargs)
-        # Functions by themselves: that their keys still hold is told much quicker than that of a value.
+        # Functions get keys of their own: to check that one still holds is much quicker than to make that of a value.
         functions = {
             name: hash_function(values.pop(name), annotations=self._annotations)
             for name in [name for name, value in values.items() if is_function(value)]
@@ -94,7 +94,7 @@ class Calls:
         return digest("call", encode(told))
 
     def meaning(self) -> Any:
-        """What tells this function from others in the key of one that calls it."""
+        """What stands for this function in the key of a function that calls it."""
         if not self._ignore:
             return (self._function, self._depends)
         # What this function ignores may matter to the one that calls it, so it has a key of its own.
@@ -116,7 +116,7 @@ class Calls:
         return 0 if self._objects is None else self._objects.stats().memory_entries
 
     def after_fork(self) -> None:
-        """A thread that the child does not have may hold the lock."""
+        """In a forked child: a thread that it does not have may hold the lock."""
         self._lock = threading.RLock()
 
     def _function_key(self) -> str:
@@ -157,7 +157,7 @@ class Calls:
         return Entry(bytes(made), {"function": self._name, MADE_OF: made_of})
 
     def _coded(self, made: Any, made_of: bytes) -> tuple[Any, Entry]:
-        """The encoding of a result, and what every process will make of it."""
+        """A result as every process will decode it, and its entry."""
         assert self._codec is not None
         entry = self._entry(self._codec.encode(made), made_of, "encode of ")
         return self._codec.decode(entry.value), entry
@@ -203,7 +203,7 @@ class AsyncCalls(Calls):
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    """The module and the qualified name of a function; of an object that is called, those of its class."""
+    """The module and the qualified name of a function; of a callable object, those of its class."""
     while isinstance(function, partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)

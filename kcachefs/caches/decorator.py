@@ -56,7 +56,7 @@ class CachedFunction(Generic[P, R_co]):
         self._given = dict(vars(self))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
-        """The result of the call, computed now or at some time before."""
+        """The result of the call, computed now or earlier."""
         return self._calls.call((*self._bound, *args), kwargs)  # type: ignore[no-any-return]
 
     def cache_key(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
@@ -89,13 +89,13 @@ class CachedFunction(Generic[P, R_co]):
         return CachedFunction(self.__wrapped__, self._calls, (instance,))
 
     def __kcachefs_key__(self) -> Any:
-        """What a key depends on that depends on this function: the function itself, not how it is cached."""
+        """What stands for this function in other keys: the function itself, not how it is cached."""
         own = self._own_attributes()
         told = ("cached", self._calls.meaning(), self._bound)
         return (*told, own) if own else told
 
     def _own_attributes(self) -> tuple[tuple[str, Any], ...]:
-        """What was assigned to it since; what it has from the function counts with that."""
+        """Attributes that were assigned to it later; those that it has from the function count with the function."""
         held, given = vars(self), self._given
         names = [name for name in held if name != "_given" and (name not in given or held[name] is not given[name])]
         return tuple((name, held[name]) for name in sorted(names) if not self._calls.ignores(name))
@@ -104,9 +104,9 @@ class CachedFunction(Generic[P, R_co]):
         if self._bound:  # as Python does it for methods
             found = getattr(self._bound[0], self.__name__, None)
             if not isinstance(found, CachedFunction) or found.__wrapped__ is not self.__wrapped__:
-                raise PicklingError(f"{self!r} has another name in its class than its function has")
+                raise PicklingError(f"{self!r} has a different name in its class than its function has")
             return getattr, (self._bound[0], self.__name__)
-        # What wraps a partial has no name of its own; pickle then says that it finds none.
+        # A wrapped partial has no name of its own; pickle then says that it finds none.
         return getattr(self, "__qualname__", repr(self))
 
     def __repr__(self) -> str:
@@ -198,12 +198,13 @@ def cached(
     The key is `hash_function` of the function and `hash_value` of its arguments, bound to its parameters: `f(1)` and
     `f(x=1)` are one call. An edited function or helper starts anew. `ignore` names parameters, variables and imported
     modules that do not matter; `depends` lists what matters and cannot be seen: `kcachefs.keys` has `env`, `file` and
-    `version` for it. With `annotations=False` those of the function, and of functions among its arguments, do not
-    count. Functions may call other cached functions and themselves, be methods, and be coroutine functions.
+    `version` for it. With `annotations=False` the annotations of the function, and of functions among its arguments, do
+    not count. Functions may call other cached functions and themselves, be methods, and be coroutine functions.
 
     Results are bytes. `encode` and `decode` turn others into bytes and back: any pair will do, and the result of a call
     is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. An
-    edited `encode` starts anew, or with `encoding` a change of that text; an edited `decode` reads what is there.
+    edited `encode` starts anew; with `encoding`, only a change of that text does. An edited `decode` reads what is
+    there.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

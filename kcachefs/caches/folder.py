@@ -3,7 +3,7 @@
 Layout: `entries/v<format>/<2 hex>/<62 hex>`, `writers/` and `locks/`. What makes it safe:
 
 - A file appears under its name by rename, whole. Nothing is synced: after a power cut a file may be empty or cut short,
-  and its checksum tells.
+  and its checksum shows it.
 - Temporary files lie beside their final names, because a rename between folders takes a lock of the whole filesystem,
   and are named after their writer.
 - A writer is a file in `writers/` that its process holds locked. The kernel drops the lock when the process dies, so
@@ -11,9 +11,9 @@ Layout: `entries/v<format>/<2 hex>/<62 hex>`, `writers/` and `locks/`. What make
 - A file is removed by giving it a temporary name first and looking at what was caught: if another process has put a
   fresh one there since, it goes back. So neither eviction nor the removal of a damaged entry loses one just written.
 
-The age of an entry is its mtime. A process writes a use down at most once a minute, and all it knows of before it
-evicts: so it evicts in the exact order of its own uses, and to the minute in that of others. In a mount the ages are
-left to the mount, which keeps an LRU order of its own and sees every lookup.
+The age of an entry is its mtime. A process writes a use down at most once a minute, and writes down all that are
+pending before it evicts: so it evicts in the exact order of its own uses, and knows those of others to the minute. In a
+mount the ages are left to the mount, which keeps an LRU order of its own and sees every lookup.
 
 Every value is verified when this process first reads its file. A large one is not hashed again while the file's inode,
 size, mtime and ctime stay the same: see `reading.Verified`.
@@ -53,8 +53,8 @@ Stamp = bytes
 class Folder:
     """A folder of entries. A write that fails for want of space or permission says so and changes nothing.
 
-    `uses` is when this process used which entries, as far as that is not written down yet: the memory before the folder
-    adds to it. It is None where the exact order does not matter, which is without a bound.
+    `uses` says when this process last used each entry, as far as that is not written down yet: the memory in front of
+    the folder adds to it. It is None without a bound, where the exact order does not matter.
     """
 
     def __init__(self, root: Path, max_bytes: int | None, keeps_ages: bool, uses: dict[bytes, int] | None) -> None:
@@ -112,7 +112,7 @@ class Folder:
         path = self._path(key)
         size = on_disk(sum(len(piece) for piece in pieces))
         if self.max_bytes is not None and size > self.max_bytes:
-            self.delete(key)  # what is there has been replaced, if only by nothing
+            self.delete(key)  # an older value must not be served, although nothing takes its place
             return None
         try:
             self._write(path, pieces)
@@ -167,7 +167,7 @@ class Folder:
         return self._locks + blake3(key).hexdigest()
 
     def _path(self, key: bytes) -> str:
-        # A key of 32 bytes is a digest already. It gets a longer name, so that it does not meet the key it is one of.
+        # A key of 32 bytes is a digest already. It gets a longer name, so as not to meet the key that it is made of.
         name = key.hex() + "k" if len(key) == 32 else blake3(key).hexdigest()
         return f"{self._entries}{name[:2]}/{name[2:]}"
 
@@ -221,7 +221,7 @@ class Folder:
             self.uses.pop(key, None)
 
     def _write_uses(self) -> None:
-        """Write down what this process has used since it last did; other threads may use more meanwhile."""
+        """Write down what this process has used since it last did; other threads may add more while it runs."""
         uses = self.uses or {}
         now = time.time_ns()
         offset = now - time.monotonic_ns()
@@ -314,7 +314,7 @@ class Folder:
         found.sort(key=lambda item: item[0])
 
     def _evict(self, newest: str) -> int:
-        """Remove the least recently used, of any format, while there is too much; returns how much is left."""
+        """Remove the least recently used entries, of any format, until the rest fits; returns how much is left."""
         assert self.max_bytes is not None
         self._write_uses()
         found = []

@@ -144,7 +144,7 @@ class Levels:
             raise CacheClosed("the cache is closed; open another")
 
     def counts(self) -> dict[str, int]:
-        """How often what has happened."""
+        """How often each thing has happened."""
         with self._counts_lock:
             return dict(self._counts)
 

@@ -29,7 +29,7 @@ STALE_SECONDS = 60
 
 
 class Memory(Generic[V]):
-    """A bounded map. What is larger than the whole bound is not kept.
+    """A bounded map. A value larger than the whole bound is not kept.
 
     `is_current(key, stamp)` tells whether the disk still has what was kept with that stamp. `uses` gathers when things
     were last used, in nanoseconds of the monotonic clock, for whoever writes that to the disk.
@@ -65,7 +65,7 @@ class Memory(Generic[V]):
         """What is kept, which under LRU becomes the youngest.
 
         Takes no lock, which would cost as much again: each step is one operation of the dictionary, whole by itself,
-        and what was found may be gone between two of them. The count of hits may miss some that fall together.
+        and what was found may be gone between two of them. The count of hits may miss some that coincide.
         """
         kept = self._kept.get(key)
         if kept is None:
@@ -93,7 +93,7 @@ class Memory(Generic[V]):
     def put(self, key: bytes, value: V, size: int, stamp: bytes | None = None) -> bool:
         """Keep a value of that size, and drop the oldest until both bounds hold; whether it is kept.
 
-        `stamp` tells what the disk has for it; without one the value is nowhere else, and is never doubted.
+        `stamp` tells what the disk has for it; without one the value is nowhere else, and is never checked.
         """
         dropped: list[_Kept[V]] = []  # let go of with this frame, after the lock
         is_kept = self.max_entries > 0 and (self.max_bytes is None or size <= self.max_bytes)
@@ -185,7 +185,7 @@ class _Kept(Generic[V]):
 
 _before: dict[str, weakref.WeakValueDictionary[int, Memory[Any]]] = {}
 """By folder, and then by `id`. No lock: each change is one step, and whoever walks them copies them in one. A folder
-before which no memory is left is forgotten when the next one comes."""
+that has lost all its memories is forgotten when the next memory comes."""
 
 
 def stand_before(folder: str, memory: Memory[V]) -> None:

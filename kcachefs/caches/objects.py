@@ -138,7 +138,7 @@ class ObjectCache(Generic[T]):
         return self._keep(key_bytes(key), value, entry)
 
     def get_or_make(self, key: Key, make: Callable[[], T]) -> T:
-        """The object; where there is none, `make` makes it, once for all threads and processes that ask meanwhile."""
+        """The object; if there is none, `make` makes it, once for all threads and processes that ask while it runs."""
         return self.get_or_make_with(key, lambda: self._with_entry(key, make()))
 
     async def get_or_make_async(self, key: Key, make: Callable[[], Awaitable[T]]) -> T:

@@ -52,7 +52,7 @@ def identity(status: os.stat_result) -> Identity:
 
 
 def read_head(file: int, file_size: int) -> Head | None:
-    """The head of the record in an open file; None where it is none of ours."""
+    """The head of the record in an open file; None if it is not one of ours."""
     start = os.pread(file, _HEAD_SIZE, 0)
     size = head_size(start)
     if size is None or size > file_size:

@@ -6,8 +6,8 @@ The checksum is BLAKE3 over everything after it, so a flipped, missing or added 
 the record: a file moved to another key's name is not served. Metadata is MessagePack of plain data. Nothing is ever a
 pickle: whoever may write to a shared folder must not thereby run code in everyone who reads it.
 
-`Cache` is imported by programs that count milliseconds: a dataclass, a named tuple or msgspec costs more
-of them than all of it.
+`Cache` is imported by programs that count milliseconds. So there are no dataclasses, named tuples or msgspec at import
+time: each of them would take longer than all the rest.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Head:
             return None
 
     def given_key(self) -> Key | None:
-        """The key as its owner gave it; None where it cannot be that."""
+        """The key as its owner gave it; None if it cannot be one."""
         if not self.is_text:
             return self.key
         try:
@@ -166,7 +166,7 @@ def unpack(key: bytes, record: bytes) -> Entry | None:
 
 
 def head_size(start: bytes) -> int | None:
-    """How long the head of a record is of which the beginning has been read; None where it is none of ours."""
+    """How long the head of a record is, by the record's beginning; None if it is not one of ours."""
     if len(start) < _START:
         return None
     magic, _, meta_size, key_size, _ = _HEADER.unpack_from(start, _CHECKSUM)
@@ -174,7 +174,7 @@ def head_size(start: bytes) -> int | None:
 
 
 def head_of(start: bytes) -> Head | None:
-    """The head of a record that has been read at least so far; None where it is none of ours."""
+    """The head of a record that has been read at least to the end of its head; None if it is not one of ours."""
     size = head_size(start)
     if size is None or len(start) < size:
         return None

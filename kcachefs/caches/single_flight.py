@@ -10,13 +10,13 @@ Computations may ask for other keys, of this cache or of another, so waiting mus
   twice the work, but never a standstill.
 
 Which computations the caller is part of is a context variable, which tasks and `asyncio.to_thread` inherit. Threads do
-not, nor do pools of them. So whoever has waited for a while looks at the stacks (`waiting_threads.py`): does the
-computation wait for this very thread? That is certain where it is seen, so nobody computes twice because a computation
-takes long.
+not, nor do pools of them. So a thread that has waited for a while looks at the stacks (`waiting_threads.py`): does the
+computation wait for this very thread? What the stacks show is certain, so nobody computes twice only because a
+computation takes long.
 
 A task may be dropped without being run to its end. The garbage collector then closes its coroutines, in whichever
-thread, context and place it was called: so what a computation leaves, it has by name, and no step of that waits for
-what the same thread may hold.
+thread and context it runs, between any two steps. So a computation that ends takes out its own flight by reference, not
+by what is in the context, and never waits for a lock that the same thread may hold.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _waiting: dict[int, Flight[Any]] = {}
 
 
 class SingleFlight(Generic[T]):
-    """The computations under way in this process, by key. The callers of `run` decide what a key is worth."""
+    """The computations under way in this process, by key. The callers of `run` decide what is found for a key."""
 
     def __init__(self) -> None:
         self.waiting: int = 0
@@ -57,7 +57,7 @@ class SingleFlight(Generic[T]):
         self._under_way: dict[bytes, Flight[T]] = {}
 
     def run(self, key: bytes, find: Callable[[], T | None], make: Callable[[], T], lock: str | None) -> T:
-        """What `find` finds; where that is nothing, what `make` returns, which is to be found from then on.
+        """What `find` returns; if that is None, what `make` returns, which `find` must find from then on.
 
         `lock` is the path of the file by which processes exclude each other. If `make` raises, so does this call, in
         every thread and task that waited for it.
@@ -194,14 +194,14 @@ class Flight(Generic[T]):
         self.result: tuple[T] | None = None
         self.error: Exception | None = None
         self.traceback: TracebackType | None = None
-        """That of the error as it left the computation; each who raises it adds to the error's own."""
+        """The traceback with which the error left the computation; every further raise adds to the error's own."""
         self.waits_for: list[Flight[Any]] = []
         """Flights that parts of this computation wait for."""
         self.awaits_process: bool = False
         """Whether it waits for another process to finish."""
         self.has_computing_waiter: bool = is_second
-        """Whether another computation has waited for it, or waits for what it is the second of: then it must not begin
-        to wait for a process."""
+        """Whether another computation has waited for it, or for the first computation of this key, if this is a second
+        one: then it must not begin to wait for a process."""
         self._callbacks: list[Callable[[], None]] = []
 
     def when_ended(self, callback: Callable[[], None]) -> None:
@@ -233,12 +233,12 @@ def _wait(key: bytes, flight: Flight[Any]) -> Waited:
     until_ended = threading.Lock()
     until_ended.acquire()
     flight.when_ended(until_ended.release)
-    before = _waiting.get(me)  # of what a signal handler has interrupted
+    before = _waiting.get(me)  # the flight of a wait that a signal handler has interrupted
     _waiting[me] = flight
     try:
         while not until_ended.acquire(timeout=pause):
             pause = min(2 * pause, _LOOK_SECONDS[1])
-            awaited = awaited_threads()  # not under the lock: it may let go of what other threads have let go of
+            awaited = awaited_threads()  # not under the lock: it may drop a last reference
             with _lock:
                 if flight.has_ended:
                     break

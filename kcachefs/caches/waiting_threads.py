@@ -44,7 +44,7 @@ def _awaited(frame: FrameType) -> list[Any]:
     if names.get("self") is not None:
         return [names["self"]]
     for futures in (names.get("pending"), names.get("fs")):
-        if isinstance(futures, set):  # before it is made one it may be anything, such as a generator that runs now
+        if isinstance(futures, set):  # before it becomes a set it may be anything, such as a running generator
             return list(futures)
     return []
 

@@ -125,7 +125,7 @@ def main() -> None:
     unwind_when_told_to()
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    if sys.stdout is None:  # closed by who started us, which is no reason to fail
+    if sys.stdout is None:  # closed by the program that started us, which is no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no failure
@@ -133,7 +133,7 @@ def main() -> None:
         try:
             sys.exit(_run(sys.argv[1:]))
         finally:
-            _flush()  # here, where a failure can still be told
+            _flush()  # here, where a failure can still be reported
     except BrokenPipeError:  # the reader of our output, `head` perhaps, has seen enough
         drop(sys.stdout)
         sys.exit(0)
@@ -172,7 +172,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _context_of(command: Any, words: list[str]) -> typer.Context:
-    """That of the verb which the words name; the parser tells none for an option without its value."""
+    """The context of the verb that the words name: for an option without its value the parser gives none."""
     context = typer.Context(command, info_name="kcachefs")
     for word in words:
         known: dict[str, Any] = getattr(context.command, "commands", {})

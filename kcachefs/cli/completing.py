@@ -1,8 +1,8 @@
 """What a shell offers for the word that is being typed: verbs, options, values, entries and mounts.
 
-The scripts in completions/ ask with `kcachefs --complete WORD...`, the last word being the unfinished one. Nothing
-offered means that the shell completes file names. Whatever goes wrong, nothing is offered and nothing is printed. A
-person waits for it, so that a daemon that takes long is not waited for.
+The scripts in completions/ ask with `kcachefs --complete WORD...`, the last word being the unfinished one. If we offer
+nothing, the shell completes file names. Whatever goes wrong, we offer nothing and print nothing. Somebody is typing, so
+we do not wait for a daemon that takes long.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def config(
 
 
 def show(shown: MountConfig, as_json: bool, only: list[str] | None = None) -> None:
-    """Print options and their values: as a line each, or as JSON. `only`: those of these names."""
+    """Print options and their values: one per line, or as JSON. `only`: just those of these names."""
     from kcachefs.daemon.options import OPTIONS
     from kcachefs.printable import printable
 

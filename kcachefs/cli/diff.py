@@ -1,4 +1,4 @@
-"""`kcachefs diff`: shows in what two entries differ."""
+"""`kcachefs diff`: shows how two entries differ."""
 
 from __future__ import annotations
 

@@ -66,6 +66,6 @@ def _mend(finding: Finding) -> None:
     try:
         finding.mend()
     except (KcachefsError, OSError) as error:
-        complain(f"kcachefs: {printable(f'{finding.message}: cannot be mended: {error}')}")
+        complain(f"kcachefs: {printable(f'{finding.message}: cannot be fixed: {error}')}")
     else:
-        complain(f"kcachefs: mended: {printable(finding.message)}")
+        complain(f"kcachefs: fixed: {printable(finding.message)}")

@@ -1,7 +1,7 @@
-"""How a command ends that is told to: by SIGTERM, or by SIGHUP from a terminal that closes.
+"""How a command ends when it is told to: by SIGTERM, or by SIGHUP from a terminal that closes.
 
-Most unwind, as after Ctrl-C: what is temporary goes, and a terminal is left as it was found. A command that works on a
-store dies at once: a store survives a kill at any moment, but no exception in the middle of anything.
+Most unwind, as after Ctrl-C: temporary things are removed, and a terminal is left as it was found. A command that works
+on a store dies at once: a store survives a kill at any moment, but not an exception in the middle of anything.
 
 Python drops an exception that is raised while an object is destroyed. A signal, Ctrl-C too, that comes at such a moment
 is sent once more, a moment later.
@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 NUMBERS = (signal.SIGTERM, signal.SIGHUP)
 _NUMBERS_BY_CODE = {128 + number: number for number in NUMBERS}
 at_the_end = ExitStack()
-"""What has to be done before this command ends, however it does."""
+"""What has to be done before this command ends, however it ends."""
 _SHOW_CURSOR = b"\x1b[?25h"
 _AGAIN_SECONDS = 0.01
 
@@ -34,7 +34,7 @@ def unwind_when_told_to() -> None:
 
 @contextmanager
 def dying_when_told_to() -> Iterator[None]:
-    """They kill this process in the scope. Outside of the main thread, which alone can say so, nothing changes."""
+    """In this scope these signals kill the process. Only the main thread can set that: in others nothing changes."""
     is_main = threading.current_thread() is threading.main_thread()
     changed = [number for number in NUMBERS if is_main and signal.getsignal(number) is _unwind]
     for number in changed:
@@ -59,7 +59,7 @@ def _die(number: int, frame: object) -> None:
 
 
 def _send_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Python has dropped an exception. Nobody misses most of them, but by some this process was to end."""
+    """Python has dropped an exception. Nobody misses most of them, but some were meant to end this process."""
     error = dropped.exc_value
     if isinstance(error, KeyboardInterrupt):
         number = signal.SIGINT

@@ -13,7 +13,7 @@ from kcachefs.cli.usage import a_path, did_you_mean
 from kcachefs.errors import UsageError
 
 _FOR_OTHER_HOSTS = ("docker", "k8s")
-"""Formats for containers: their Python is another than the one that can be looked at here."""
+"""Formats for containers: their Python is not the one that can be looked at here."""
 
 
 def env(
@@ -30,7 +30,7 @@ def env(
         typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
     ] = None,
     python: Annotated[
-        str, typer.Option(metavar="PY", help="The Python whose bytecode that is.", show_default="the first on PATH")
+        str, typer.Option(metavar="PY", help="The Python that the bytecode is for.", show_default="the first on PATH")
     ] = "",
     format: Annotated[str, typer.Option("--format", help="sh, fish, dotenv, docker, json or k8s.")] = "sh",
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
@@ -51,7 +51,7 @@ def env(
         raise UsageError(f"--json: means --format json, so --format {format} contradicts it; leave out one of the two")
     if format not in FORMATS:
         raise UsageError(f"--format {format}: unknown{did_you_mean(format, FORMATS)}; there are {', '.join(FORMATS)}")
-    select(only or ())  # a wrong name is told before a missing mount
+    select(only or ())  # report a wrong name before a missing mount
     command = named(python, os.environ)
     where = find(mount)
     wanted = wish(where, bytecode, only or ())

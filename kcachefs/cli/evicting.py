@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 5.0
 
 @contextmanager
 def shown(mount: Path | None, store: Path | None, *, quiet: bool) -> Iterator[None]:
-    """While a mount evicts entries, a bar on a terminal tells how far that is."""
+    """While a mount evicts entries, a bar on a terminal shows how far it is."""
     mounted = None if quiet or not sys.stderr.isatty() else _mounted(mount, store)
     if mounted is None:
         yield
@@ -50,7 +50,7 @@ def _follow(mounted: str, tell: Tell, is_over: threading.Event) -> None:
     while not is_over.wait(PAUSE_SECONDS):
         try:
             now = control.ask_mount(mounted, "progress", EvictionProgress, seconds=PATIENCE_SECONDS)
-        except KcachefsError:  # it ends, or is of a version that does not tell
+        except KcachefsError:  # it ends, or its version does not report this
             return
         if now.entries and not is_over.is_set():
             tell(f"evicting {now.entries:,} entries", now.done, now.entries)

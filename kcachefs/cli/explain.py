@@ -25,13 +25,19 @@ def explain(
         ),
     ] = None,
     run: Annotated[
-        int | None, typer.Option("--run", metavar="N", help="What this run compiled; see `kcachefs runs`.")
+        int | None, typer.Option("--run", metavar="N", help="Explain what this run compiled; see `kcachefs runs`.")
     ] = None,
     since: Annotated[
-        str | None, typer.Option("--since", metavar="TIME", help="What was compiled since then: 30m, 2h, 7d.")
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Explain what was compiled within this time: 30m, 2h, 7d."),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Each entry with all that differs.")] = False,
-    waste: Annotated[bool, typer.Option("--waste", help="What is there twice instead.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show each entry with everything that differs.")] = False,
+    waste: Annotated[
+        bool,
+        typer.Option(
+            "--waste", help="Show duplicates instead: kernels with the same PTX, graphs that compute the same."
+        ),
+    ] = False,
     mount: target.Mount = None,
     store: target.Store = None,
     folder: Folder = None,
@@ -104,7 +110,7 @@ def _show(found: list[Explanation], run: RunInfo | None, made: int, *, everythin
     print(heading(found, run, counted(made, "entry", "entries") if made else "nothing"))
     if not found:
         if made:
-            print("None can be read: no kernel, graph, model or program of the driver is among them.")
+            print("None can be read: there is no kernel, graph, model or driver program among them.")
         return
     groups = grouped(found)
     if everything:
@@ -127,7 +133,7 @@ def _show_waste(explainer: Explainer, *, as_json: bool) -> None:
         print_json(found)
         return
     if not found:
-        print("nothing is there twice")
+        print("there are no duplicates")
     for one in found:
         print(f"{format_size(one.bytes):>10}  {printable(one.words)}")
         for path in one.entries[:4]:

@@ -1,4 +1,4 @@
-"""What the commands share that look into entries: where the entries are, and how long ago something was."""
+"""What the commands that look into entries share: finding the entries, and reading how long ago something was."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "--folder", metavar="DIR", help="A cache folder of Triton or Inductor that is no mount.", parser=a_path
+        "--folder", metavar="DIR", help="A cache folder of Triton or Inductor that is not a mount.", parser=a_path
     ),
 ]
 
@@ -34,13 +34,13 @@ def open_cache(mount: Path | None, store: Path | None, folder: Path | None) -> C
 
     if folder is not None:
         if mount is not None or store is not None:
-            raise UsageError("--folder is for a cache that is no mount; leave out --mount and --store")
+            raise UsageError("--folder is for a cache that is not a mount; leave out --mount and --store")
         return FolderCache(folder)
     return MountedCache(target.insight(mount, store), place_of(mount, store))
 
 
 def place_of(mount: Path | None, store: Path | None) -> str:
-    """What the index of a mount or store goes by."""
+    """The name under which the index of a mount or store is kept."""
     try:
         mounted = target.find_mount(mount, store)
     except MountError:  # somebody else's

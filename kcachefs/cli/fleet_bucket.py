@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kcachefs.frameworks.copying import Skipped
 
 _USED_DAYS = 10
-"""Entries that were used in so many days are worth renewing."""
+"""Entries that were used within this many days are worth renewing."""
 _DAY = 86400.0
 _WAIT = 90
 """Seconds: longer than a claim is respected."""
@@ -69,7 +69,7 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
         sizes = (config.format_size(one.bytes), config.format_size(one.plain_bytes))
         counts = (str(one.trusted_packs), f"{one.entries:,}")
         table.add(printable(one.scope), one.newest or "-", str(one.packs), sizes[0], *counts, sizes[1])
-    notes = [f"what nobody renews goes after {days} days; this host is {_own_scope()}"]
+    notes = [f"what nobody renews is deleted after {days} days; this host is {_own_scope()}"]
     if lost := sum(one.lost_packs for one in rows):
         notes.append(f"{counted(lost, 'pack')} gone while the records are there: push again from where it was compiled")
     show(table, notes)
@@ -89,7 +89,7 @@ class _ScopeFacts(NamedTuple):
     oldest: str
     newest: str
     lost_packs: int
-    """Those that are gone, while their records are not."""
+    """Those that are gone although their records are still there."""
 
     @classmethod
     def of(cls, scope: str, records: list[SignedRecord], size: int, packs: int, lost: int) -> _ScopeFacts:
@@ -240,7 +240,7 @@ def pull(
 ) -> None:
     """Fetch the packs that trusted keys published for this kind of node, newest first.
 
-    Nothing is evicted for them: what finds no room is left out. You can interrupt this and run it again: entries that
+    Nothing is evicted for them: what does not fit is left out. You can interrupt this and run it again: entries that
     are there already are left alone.
     """
     from kcachefs.fleet import unpacking
@@ -317,14 +317,14 @@ def _left_out(done: Unpacked, packs: int, where: Target[Any]) -> str:
     if isinstance(where, MountTarget):
         options = " ".join(sorted(done.short_of))
         remedy = f"raise the limit with: kcachefs set {shlex.quote(str(where.home))} {options}"
-    return printable(f"{those}, for want of room; {remedy}")
+    return printable(f"{those}, for lack of room; {remedy}")
 
 
 @contextmanager
 def _bucket(
     url: str, scope: str | None, trust: list[str] | None, own: bytes = b"", *, needs_trust: bool = True
 ) -> Iterator[Bucket]:
-    """A bucket with a local folder that goes when the command ends."""
+    """A bucket with a local folder that is deleted when the command ends."""
     from kcachefs.fleet import bucket, object_storage, signing
     from kcachefs.fleet.scratch_folder import scratch_folder
 

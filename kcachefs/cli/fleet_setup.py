@@ -42,7 +42,7 @@ def chosen_url(url: str | None) -> str:
 
 
 def chosen_url_and(url: str | None, names: list[str] | None) -> tuple[str, list[str]]:
-    """The same before names of something else: a first word that is no URL is one of those."""
+    """The same where names of something else follow: a first word that is not a URL is one of those names."""
     if url is not None and "://" not in url:
         return chosen_url(None), [url, *(names or [])]
     return chosen_url(url), names or []
@@ -137,7 +137,7 @@ def gc(
     url: Url = None,
     days: Annotated[
         int | None,
-        typer.Option(min=1, help="Delete what is older.", show_default="what fleet init set"),
+        typer.Option(min=1, help="Delete what is older than this many days.", show_default="what fleet init set"),
     ] = None,
     scope: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only this part of the bucket.", show_default="all of them")

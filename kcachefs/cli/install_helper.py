@@ -35,7 +35,7 @@ def install_helper(
         if not remove:
             link.symlink_to(helper)
     except FileExistsError:
-        raise MountError(f"{link}: is there already and is no link; remove it first") from None
+        raise MountError(f"{link}: is there already and is not a link; remove it first") from None
     except FileNotFoundError:
         raise MountError(f"{folder}: is not a directory; choose another one with --folder") from None
     except PermissionError:

@@ -27,12 +27,12 @@ SORTS: dict[str, Callable[[KernelRow], float]] = {
 def kernels(
     wanted: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Only kernels with this in their name.", show_default=False),
+        typer.Argument(metavar="[NAME]...", help="Only kernels whose name contains this.", show_default=False),
     ] = None,
     sort: Annotated[str, typer.Option(help=f"Order: {', '.join(SORTS)}.")] = "used",
     arch: Annotated[str | None, typer.Option(metavar="ARCH", help="Only for this GPU: sm_90, or 90.")] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only kernels of graphs whose model's path has this in it.")
+        str | None, typer.Option(metavar="TEXT", help="Only kernels of graphs whose model's path contains this.")
     ] = None,
     mount: target.Mount = None,
     store: target.Store = None,

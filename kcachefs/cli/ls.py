@@ -33,7 +33,7 @@ def ls(
     from kcachefs.cli.tables import Table, show
     from kcachefs.core.entry_info import EntryInfo
 
-    # A mount that an older version serves knows no limit.
+    # An older daemon does not know the limit.
     bounds: dict[str, Any] = {} if limit is None else {"limit": limit}
     infos = target.call(mount, store, "ls", list[EntryInfo], patterns=wanted or [], sort=sort, **bounds)
     if as_json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kcachefs.daemon.registry import MountConfig
 
 _OF_COMMAND = ("directory", "store", "foreground", "quiet", "as_json")
-"""Parameters of the command that are no options of the mount."""
+"""Parameters of the command that are not options of the mount."""
 
 
 def mount(
@@ -130,7 +130,7 @@ def mount(
     ] = None,
     trust: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Use what this public key, or one in this file, has signed. Repeatable."),
+        typer.Option(metavar="KEY", help="Use what this public key, given as text or as a file, signed. Repeatable."),
     ] = None,
     fleet_key: Annotated[
         str | None,

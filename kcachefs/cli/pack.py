@@ -160,7 +160,7 @@ def verify(
     if as_json:
         print_json({**facts, "entries": len(pack.manifest.entries), "files": pack.manifest.files})
         return
-    print(f"whole: {_summary(pack.manifest)}")
+    print(f"intact: {_summary(pack.manifest)}")
     print(f"signed by {facts['key']}, which is trusted" if facts["key"] else "not signed")
 
 
@@ -194,7 +194,7 @@ def check_place(out: Path) -> None:
     if not out.absolute().parent.is_dir():
         raise UsageError(f"{out.absolute().parent}: is not a folder; the pack needs one")
     if out.exists() and not out.is_file():
-        raise UsageError(f"{out}: is no ordinary file; a pack needs a file of its own")
+        raise UsageError(f"{out}: is not an ordinary file; a pack needs a file of its own")
 
 
 class _Written(NamedTuple):
@@ -262,7 +262,7 @@ def pack_file(given: str) -> Iterator[Path]:
         with oci.pack_in(Path(given)) as path:
             yield path
     elif Path(given).is_dir():
-        raise UsageError(f"{given}: is a folder, and no OCI image layout")
+        raise UsageError(f"{given}: is a folder, but not an OCI image layout")
     else:
         if not Path(given).exists():
             downloads.refuse_unknown_scheme(given)
@@ -283,7 +283,7 @@ def view_of(mount: Path | None, store: Path | None) -> Iterator[View]:
 
 
 def mounted_at(mount: Path | None, store: Path | None) -> Path | None:
-    """The mount that is meant, anybody's; None if a store is meant that is not mounted."""
+    """The mount that is meant, whoever owns it; None if that is a store that is not mounted."""
     from kcachefs.mounts.finding import find
 
     if mount is not None and store is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BY = ("namespace", "user", "run")
 USUAL_SECONDS = 7 * 86400.0
-"""How far `stats` looks back where nobody says."""
+"""How far `stats` looks back by default."""
 
 
 class PastRow(msgspec.Struct, kw_only=True):
@@ -83,7 +83,7 @@ def table(past: Past) -> Table:
 
 
 def summary(past: Past, *, is_exceeded: bool) -> list[str]:
-    """In words: what was saved, and whether the quota is too small. `is_exceeded`: the store takes more than it now."""
+    """In words: what was saved, and whether the quota is too small. `is_exceeded`: the store exceeds it now."""
     total, lines = past.total, []
     span = f" in {format_seconds(time.time() - past.since)}" if past.since else ""
     if total.seconds_saved >= 0.1:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Tell = Callable[[str, int, int], None]
-"""Says of something by its name how much of it is done, and of how much."""
+"""Reports progress: the name of what is done, how much of it is done, and out of how much."""
 INTERRUPTED = 130
 """The exit status of a command that was interrupted and can be run again to continue."""
 
@@ -28,12 +28,12 @@ def complain(text: str) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Forget what was not printed: the interpreter would try again at its end, and end with its own words and code."""
+    """Forget what was not printed: at exit the interpreter would try again, and fail with its own words and code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_json(value: Any, *, on_one_line: bool = False) -> None:
-    """Print one JSON document, as every `--json` does. What could steer a terminal is an escape in it."""
+    """Print one JSON document, as every `--json` does. Anything that could steer a terminal is escaped."""
     import msgspec
 
     raw = msgspec.json.encode(value)
@@ -50,7 +50,7 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 
 
 def console(**options: Any) -> Console:
-    """A rich console for which a reader that has seen enough is no failure."""
+    """A rich console that does not fail when its reader has seen enough."""
     from rich.console import Console
 
     class Quiet(Console):
@@ -61,7 +61,7 @@ def console(**options: Any) -> Console:
 
 
 def brought_in(count: int, done: str, size: str, present: int, gone: int = 0, *, interrupted: bool) -> str:
-    """What a command says in the end that brings entries in and leaves those alone that are there.
+    """The closing line of a command that adds entries and leaves existing ones alone.
 
     >>> brought_in(2, "adopted", "3.0 KiB", 1, interrupted=False)
     '2 entries adopted (3.0 KiB), 1 was there already'
@@ -82,7 +82,7 @@ def brought_in(count: int, done: str, size: str, present: int, gone: int = 0, *,
 def bar(what: str, total: int) -> Iterator[Callable[..., None]]:
     """A progress bar on a terminal, and nothing elsewhere.
 
-    Gives the function that moves it on by so many bytes, and may say what is being done now.
+    Yields the function that advances it by a number of bytes, and may say what is being done now.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -100,7 +100,7 @@ def bar(what: str, total: int) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def bars(*, quiet: bool = False) -> Iterator[Tell]:
-    """Progress bars on a terminal while they are needed, and nothing elsewhere. Gives the function that moves them."""
+    """Progress bars on a terminal while they are needed, and nothing elsewhere. Yields the function that moves them."""
     screen = None if quiet or not sys.stderr.isatty() else console(stderr=True)
     if screen is None or screen.is_dumb_terminal:
         yield lambda name, done, total: None

@@ -1,4 +1,4 @@
-"""`kcachefs reload`: replaces a mount's worker by newly installed code."""
+"""`kcachefs reload`: replaces a mount's worker with one that runs newly installed code."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 120.0
 UNWRITTEN_SECONDS = 2.0
-"""How long a new worker may serve before the mount's state says so. A full runtime directory keeps it from doing so."""
+"""How long we wait for the mount's state to name the new worker: in a full runtime directory it cannot be written."""
 
 
 def reload(
     directory: target.Directory = None,
     as_json: target.Json = False,
 ) -> None:
-    """Replace the worker behind DIR by one that runs the code installed now, while DIR stays in use."""
+    """Replace the worker behind DIR with one that runs the code installed now, while DIR stays in use."""
     from kcachefs.mounts.finding import find
 
     mountpoint = os.path.realpath(directory or find(None))
@@ -66,7 +66,7 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         if now.reloads > before.reloads:
             return before, now
         worker = now.processes()[1]
-        if now.restarts > restarts:  # the old worker died meanwhile: whoever replaced it is not the new one
+        if now.restarts > restarts:  # the old worker died: its replacement is not the new one
             former, restarts = worker, now.restarts
         if worker in (0, former):
             unwritten_until = time.monotonic() + UNWRITTEN_SECONDS

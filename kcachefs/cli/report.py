@@ -31,7 +31,7 @@ def report(
 ) -> None:
     """Write what `kcachefs web` shows as one HTML file, to send to a colleague or to keep.
 
-    The file asks nobody for anything. It holds names, command lines and sources of kernels, as far as you may see them.
+    The file loads nothing from elsewhere. It holds names, command lines and sources of kernels that you may see.
     """
     from kcachefs.cli.explained import moment
     from kcachefs.cli.printing import format_seconds, print_json
@@ -60,7 +60,7 @@ def write(output: Path, watch: Watch, since: float, words: str, *, title: str = 
 
 
 def write_for_run(output: Path, mount: Path, began: float, command: str) -> int:
-    """A report on what a command did that was begun then."""
+    """Write a report on what a command did, which began then."""
     from kcachefs.mounts.insight_reports import InsightReports
 
     runs = [one for one in InsightReports.of(mount).runs(settle=True) if one.started >= began - 1.0]
@@ -70,7 +70,7 @@ def write_for_run(output: Path, mount: Path, began: float, command: str) -> int:
 
 
 def _watch(mount: Path | None, store: Path | None, since: float) -> Watch:
-    """The mount or store that is meant, also of another user or at rest."""
+    """The mount or store that is meant, even another user's mount or a store at rest."""
     from kcachefs.cli.explained import place_of
     from kcachefs.core.report import Statistics
     from kcachefs.daemon import registry

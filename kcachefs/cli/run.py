@@ -92,7 +92,7 @@ def run(
 
     if not command or not command[0]:
         raise UsageError("no command given; for example: kcachefs run -- python train.py")
-    select(only or ())  # a wrong name is told before anything is mounted
+    select(only or ())  # report a wrong name before anything is mounted
     if bytecode is not None:
         option_named("bytecode").value(bytecode)
     if pack is not None:
@@ -108,7 +108,7 @@ def run(
         values = {**environment(where, only or ()), **pycs.variables(where, judged)}
         is_watched = assert_warm or pack is not None
         if pack is not None:
-            find_mount(where, None)  # somebody else's daemon would not tell afterwards what was used
+            find_mount(where, None)  # somebody else's daemon would not say afterwards what was used
         is_ours = registry.read(str(where)) is not None
         before = _account(where, is_watched)
         if is_watched:
@@ -136,7 +136,7 @@ def run(
         if report is not None:
             page = report
             _afterwards("no report was written", lambda: _write_report(page, where, began, command), None)
-        _afterwards("its mount could not be left", session.close, None)
+        _afterwards("the session could not leave its mount", session.close, None)
     exit_code = pack_failure or os.waitstatus_to_exitcode(status)
     complaint = ""
     if before is not None and after is not None:
@@ -215,13 +215,16 @@ def _why_not_warm(done: Account, is_ours: bool = True) -> str:
     if done.misses:
         return f"not warm: {counted(done.misses, 'entry', 'entries')} had to be compiled"
     if not done.hits:
-        ours, others = "the command used no entry", "another user's mount counts what you made, so use one of your own"
+        ours, others = (
+            "the command used no entry",
+            "another user's mount shows you only uses of what you made, so use your own mount",
+        )
         return f"not known to be warm: nothing was counted; {ours if is_ours else others}"
     return ""
 
 
 def _not_repeated(done: Account) -> str:
-    """How much compiling the hits made needless; nothing where nobody knows."""
+    """How much compiling the hits saved; empty if nobody knows."""
     if not done.seconds_saved:
         return ""
     least = "at least " if done.unknown_saved else ""
@@ -229,7 +232,7 @@ def _not_repeated(done: Account) -> str:
 
 
 def _causes(mount: Path, began: float) -> list[Group]:
-    """Why something was compiled, that of the most entries first."""
+    """Why something was compiled, the cause of the most entries first."""
     from kcachefs.insight.summary import explain_since
     from kcachefs.insight.telling import grouped
 

@@ -1,4 +1,4 @@
-"""`kcachefs runs`: lists the programs that used a cache, with what each compiled and was spared."""
+"""`kcachefs runs`: lists the programs that used a cache, with how much each compiled and was spared."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def runs(
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """List the programs that used a cache, and how much compiling each did and did not have to repeat."""
+    """List the programs that used a cache, how much each compiled, and how much compiling it was spared."""
     from kcachefs.cli.prune import parse_age
     from kcachefs.cli.tables import Table, show
 
@@ -50,7 +50,7 @@ def runs(
 
 
 def _seconds(known: float, unknown: int, of: int) -> str:
-    """So many seconds; a question mark if nothing is known, a plus sign if not everything is."""
+    """The seconds as text: with a plus sign if not everything is known, a question mark if nothing is."""
     if unknown and unknown >= of:
         return "?"
     return format_seconds(known) + ("+" if unknown else "")

@@ -14,7 +14,7 @@ from kcachefs.errors import UsageError
 def show(
     entry: Annotated[str, typer.Argument(metavar="ENTRY", help="As `ls` shows it: triton/KEY, or a kernel's name.")],
     source: Annotated[
-        bool, typer.Option("--source", help="Print its first IR, with its places in the source; of a graph its code.")
+        bool, typer.Option("--source", help="Print a kernel's first IR with its source lines, or a graph's code.")
     ] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Print its PTX.")] = False,
     ttir: Annotated[bool, typer.Option("--ttir", help="Print its Triton IR.")] = False,

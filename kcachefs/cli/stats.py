@@ -44,14 +44,14 @@ def stats(
     mount: target.Mount = None,
     store: target.Store = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every second until Ctrl-C; a line each with --json.")
+        bool, typer.Option("--watch", help="Refresh every second until Ctrl-C; with --json, print a line each time.")
     ] = False,
     since: Annotated[
         str | None,
-        typer.Option(metavar="AGE", help="What happened within this time instead: 7d, 12h, 90m."),
+        typer.Option(metavar="AGE", help="Show what happened within this time instead: 7d, 12h, 90m."),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="The same, added up by namespace, user or run.")
+        str | None, typer.Option(metavar="WHAT", help="Show the same, added up by namespace, user or run.")
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Count hits, misses and evictions from 0 again.")] = False,
     as_json: target.Json = False,

@@ -1,6 +1,6 @@
 """A store that is not mounted, open in a process of its own that answers one question after the other.
 
-LMDB reads through a map, and a damaged catalog can end whoever reads it.
+LMDB reads through a map, so a damaged catalog can kill the process that reads it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ask(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
 
 
 def end(store: Path) -> None:
-    """Have the store closed, and raise what went wrong with that. Nothing if no process has it open."""
+    """Have the store closed, and raise what went wrong with that. Does nothing if no process has it open."""
     process = _running.pop(os.path.realpath(store), None)
     if process is not None:
         process.close()
@@ -63,7 +63,7 @@ def opened(store: Path, *, create: bool = False) -> Iterator[Filesystem]:
 
 
 class StoreProcess:
-    """The process, as the one sees it that asks. One thread at a time."""
+    """The process, as seen by the one that asks. One thread at a time."""
 
     def __init__(self, store: Path) -> None:
         self._store = store

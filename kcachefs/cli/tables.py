@@ -75,7 +75,7 @@ class Table:
 
 
 def show(table: Table, below: Sequence[str] = ()) -> None:
-    """Print a table, and lines below it, as suits where standard output leads."""
+    """Print a table, and lines below it, in the form that suits standard output."""
     if not sys.stdout.isatty():
         print("\n".join((*table.lines(), *below)))
         return
@@ -151,7 +151,7 @@ def _wrapped(pairs: Sequence[str], width: int) -> Iterable[str]:
 
 
 def _share(left: int, wanted: Sequence[int]) -> list[int]:
-    """Divide the columns that are left among the texts: who wants less than an equal part gets all of it."""
+    """Divide the columns that are left among the texts: one that wants less than an equal share gets what it wants."""
     given = [0] * len(wanted)
     for rank, number in enumerate(sorted(range(len(wanted)), key=lambda one: wanted[one])):
         given[number] = min(wanted[number], left // (len(wanted) - rank))

@@ -61,17 +61,17 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 _OF_ENTRIES = ("ls", "pin", "evict")
-"""Verbs that name entries. What was written a moment ago is sealed first, as it is no entry before; in a store at rest
-everything is."""
+"""Verbs that name entries. What was written a moment ago is sealed first, because it is not an entry before that. In a
+store at rest everything is sealed."""
 _SETTLING_SECONDS = 2.0
-"""How long that may take before a command goes on without."""
+"""How long that may take before a command goes on without it."""
 _T = TypeVar("_T")
 
 
 def call(
     mount: Path | None, store: Path | None, verb: str, kind: type[_T], *, stays_open: bool = False, **arguments: Any
 ) -> _T:
-    """Run a command where it belongs and return its result; `stays_open`: a store at rest is to be asked more."""
+    """Run a command where it belongs and return its result; `stays_open`: a store at rest will be asked again."""
     from kcachefs.daemon import control
 
     if (shared := _others_mount(mount, store)) is not None:
@@ -131,7 +131,7 @@ def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
 
 
 def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]) -> _T:
-    """What a mount shows everybody of their own, in the form in which its daemon would answer its owner."""
+    """What a mount shows all users of their own things, in the form in which its daemon would answer its owner."""
     from kcachefs.mounts import reports
     from kcachefs.mounts.finding import not_ours
 
@@ -149,7 +149,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
 
 
 def find_mount(mount: Path | None, store: Path | None) -> str | None:
-    """The mount of this user that is meant; None if none is, so that the store is used as it lies."""
+    """The mount of this user that is meant; None if there is none, so that the store is opened directly."""
     from kcachefs.daemon import registry
     from kcachefs.mounts.finding import is_mounted, mount_at, nothing_at
 

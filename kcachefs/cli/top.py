@@ -106,7 +106,7 @@ def _print_frame(place: Path, as_json: bool) -> None:
 
 
 def _contents(watch: Watch, glance: Glance) -> tuple[Causes | None, Kernels | None, str]:
-    """Why the last run missed and which kernels there are; None and why not, where that cannot be told."""
+    """Why the last run missed and which kernels there are; None, with the reason, if that cannot be found out."""
     from kcachefs.errors import KcachefsError
     from kcachefs.live.looking import Look, contents_of
 

@@ -1,4 +1,4 @@
-"""What is said to wrong usage: one line that names the word, says what is wrong with it, and suggests the right one.
+"""What we say to wrong usage: one line that names the word, says what is wrong with it, and suggests the right one.
 
 In our own words, because those of the parser change from version to version.
 """

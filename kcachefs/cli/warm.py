@@ -17,7 +17,7 @@ from kcachefs.errors import MountDenied, UsageError
 def warm(
     distributions: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DISTRIBUTION]...", help="Installed packages whose bytecode to compile, all of it."),
+        typer.Argument(metavar="[DISTRIBUTION]...", help="Installed packages to compile to bytecode in full."),
     ] = None,
     mount: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The mount to fill.", show_default="the only one", parser=a_path)
@@ -33,7 +33,7 @@ def warm(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing after success.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compile what every start needs, whatever its model is: once for each environment, again only what was evicted.
+    """Compile what every start needs, whatever its model: once for each environment, and again what was evicted.
 
     That is TorchInductor's probes of the processor and its precompiled header, with --gpu Triton's driver and launcher,
     and where it helps the bytecode of what these import and of every DISTRIBUTION.
@@ -48,9 +48,9 @@ def warm(
     executable = interpreters.executable_of(interpreters.named(python, os.environ), os.environ)
     interpreter = interpreters.ask(executable, os.environ) if executable is not None else None
     if executable is None or interpreter is None:
-        raise UsageError(f"{python or 'python'}: is no Python that answers; name one with --python")
+        raise UsageError(f"{python or 'python'}: is not a working Python; name one with --python")
     judged = pycs.judge(interpreter, os.environ, wish(where, bytecode))
-    warming.steps(judged, distributions or (), gpu=gpu)  # a wrong name is told before anything is made
+    warming.steps(judged, distributions or (), gpu=gpu)  # report a wrong name before anything is made
     make_folders(where)
     headers.link(where)
     own = pycs.variables(where, judged)
@@ -73,4 +73,4 @@ def warm(
         for name in outcome.known:
             print(f"{name}: was there already")
         if not wanted:
-            print("nothing to do: that Python has no torch, and no DISTRIBUTION was named whose bytecode is wanted")
+            print("nothing to do: that Python has no torch, and there is no DISTRIBUTION to compile to bytecode")

@@ -68,7 +68,7 @@ def web(
         or not (prefix.isascii() and prefix.isprintable())
         or set(prefix) & set(' ";?#%')
     ):
-        raise UsageError(f"--prefix {prefix}: begins with a slash and does not end with one, such as /kcachefs")
+        raise UsageError(f"--prefix {prefix}: must be a path like /kcachefs, with no slash at the end")
     token = access.token_in(token_file) if token_file is not None else access.new_token()
     hosts = [*(allow_host or ()), *([place.host] if place.host else [])]
     if not place.is_local:
@@ -95,7 +95,7 @@ def web(
 
 
 def _shown(directory: Path | None) -> list[Path]:
-    """The mount that is meant first, then the other ones of this user."""
+    """The mount that is meant, then the other ones of this user."""
     from kcachefs import config
     from kcachefs.daemon import registry
     from kcachefs.mounts import finding

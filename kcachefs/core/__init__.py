@@ -1,6 +1,6 @@
 """The filesystem's model: inodes, names, bytes, lifetimes. Synchronous, keyed by inode; knows no engine and no FUSE.
 
-Concurrency: one lock, the catalog's. The engine's thread answers requests, the sealer and the evictor work beside it;
+Concurrency: one lock, the catalog's. The engine's thread answers requests, the sealer and the evictor work alongside;
 each changes anything only inside `Nodes.change()`, which holds that lock. Reads take it only to bring an inode into
 the cache: they see each record whole, and a name whose inode went away between two looks is a name that went away.
 docs/concurrency.md lists every lock, and what is read without one.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> object:
-    """Loaded on first use: most commands want a table of this package and not the filesystem."""
+    """Loaded on first use: most commands need a table of this package and not the filesystem."""
     if name not in ("Filesystem", "FsOptions"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("kcachefs.core.filesystem"), name)

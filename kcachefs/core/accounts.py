@@ -3,10 +3,10 @@
 Only mounts with `--max-size-per-uid` keep them. An inode is on its owner's account from the transaction that makes it
 until the one that deletes it, whatever its name and whether or not it has one. It costs:
 
-- `INODE_BYTES` for each name, or for having none, which covers the records and `FREE_BYTES` of content;
+- `INODE_BYTES` for each name, or once if it has none; that covers the records and `FREE_BYTES` of content;
 - the size of its bytes while they are not sealed, holes included; once they are, what the object takes, compressed.
   Equal bytes of two users are on both accounts, as if nothing were shared;
-- the object that it keeps for the case that the power goes;
+- the object that it keeps in case of a power cut;
 - twice the length of a symbolic link's target, because LMDB keeps a long record in whole pages.
 
 A range of uids can be one *tenant* with one account (`--tenant-range`). What was evicted while somebody had it open is
@@ -89,7 +89,7 @@ class Accounts:
         """Inodes from the first to the second number are not counted yet."""
 
     def total(self, account: int) -> int:
-        """The bytes on an account, and what writes at hand are about to add."""
+        """The bytes on an account, with those that writes in progress are about to add."""
         return self._totals.get(account, 0) + self._reserved.get(account, 0)
 
     def totals(self) -> dict[int, int]:
@@ -105,7 +105,7 @@ class Accounts:
 
     @contextlib.contextmanager
     def wanting(self, account: int, size: int) -> Iterator[None]:
-        """While it waits: the evictor makes that much room, if it can."""
+        """While a write waits: the evictor makes this much room for it, if it can."""
         self._add(self._wanted, account, size)
         try:
             yield
@@ -126,7 +126,7 @@ class Accounts:
     # --- spool files, which grow without a commit ---------------------------------------------------------------------
 
     def resized(self, ino: int, size: int, *, grown: bool = False) -> None:
-        """A spool file has that many bytes now; `grown`: at least that many."""
+        """A spool file has `size` bytes now; `grown`: at least that many."""
         with self._lock:
             if (found := self._spooled.get(ino)) is not None:
                 self._spool(ino, found[0], max(size, found[1]) if grown else size)
@@ -254,7 +254,7 @@ class Accounts:
             return 0
 
     def recounted(self) -> dict[int, int]:
-        """The totals, counted afresh: what `totals` has to be. For tests and for whoever doubts them."""
+        """The totals, counted afresh: what `totals` should return. For tests, and for anybody who doubts it."""
         fresh = Accounts(self._store, self.of)
         with self._catalog.lock:
             for key in self._catalog.keys(b"i"):

@@ -1,4 +1,4 @@
-"""What an administrator does with entries: list, pin, evict, prune, collect; of a running mount or a store at rest."""
+"""What an administrator does with entries, of a running mount or a store at rest: list, pin, evict, prune, collect."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ SORTS: dict[str, Callable[[EntryInfo], float]] = {
 
 
 DESCRIPTION = b"environment.json"
-"""The file in which an environment says which distributions its bytecode is of; frameworks/bytecode.py writes it."""
+"""The file in which an environment names the distributions of its bytecode; frameworks/bytecode.py writes it."""
 _READ_MAX = 1 << 20
 _NAMES_KEPT = 10_000
 _COMPARED = 64
-"""Entries of one name whose differences are shown; among more of them nobody could see what differs."""
+"""Up to this many entries of one name are told apart: among more, nobody could see what differs."""
 
 
 def select(
     infos: Iterable[EntryInfo], namespace: str = "", sort: str = "used", patterns: list[str] | None = None
 ) -> list[EntryInfo]:
-    """Those of one namespace, or all, that the patterns mean, in the order that is asked for."""
+    """The entries that the patterns mean, of one namespace or of all, sorted as `sort` says."""
     if sort not in SORTS:
         raise UsageError(f"--sort {sort}: unknown; choose one of {', '.join(SORTS)}")
     chosen = [info for info in infos if not namespace or info.namespace == namespace.strip("/")]
@@ -59,7 +59,7 @@ class Administration:
         """What entries are called, with the files, bytes and path they had when their names were read."""
 
     def stats(self, settle: bool = False) -> Statistics:
-        """The numbers; with `settle` what waits is sealed first, so that all that was written until now is counted."""
+        """The statistics. With `settle`, files that wait are sealed first, so that all written until now is counted."""
         if settle:
             self._fs.settle()
         self._fs.uses.flush()
@@ -74,10 +74,10 @@ class Administration:
         uid: int | None = None,
         limit: int | None = None,
     ) -> list[EntryInfo]:
-        """Entries, of one namespace or of all, of one user or of all; with `patterns` those that any of them means.
+        """Entries, of one namespace or of all, of one user or of all; with `patterns`, those that any of them means.
 
-        With `limit` the first so many. Names are read of no more entries than the answer needs, and told apart among
-        those.
+        With `limit`, only the first `limit`. Names are read only for the entries that the answer needs, and told apart
+        only among those.
         """
         infos = select(self._entries(uid), namespace, sort)
         if not names or not patterns or are_paths(patterns, infos):
@@ -86,7 +86,7 @@ class Administration:
         named = self._named(infos)
         try:
             return self._told_apart(select(named, namespace, sort, patterns)[:limit])
-        except UsageError:  # perhaps what tells entries apart is meant; reading that of all of them takes longer
+        except UsageError:  # perhaps a pattern means what tells entries apart; reading that takes longer
             return select(self._told_apart(named), namespace, sort, patterns)[:limit]
 
     def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
@@ -102,9 +102,9 @@ class Administration:
     def prune(
         self, older_than: float | None = None, max_size: int | None = None, unused: bool = False, dry_run: bool = False
     ) -> Outcome:
-        """Evict what was not used for so many seconds, or was never hit, or the oldest until `max_size` holds.
+        """Evict entries not used for `older_than` seconds, or never hit (`unused`), or the oldest down to `max_size`.
 
-        Pinned entries count for `max_size`, and stay: where it cannot hold for them, they are told as refused.
+        Pinned entries count towards `max_size` and stay: if the rest cannot make it hold, they are reported as refused.
         """
         everything = sorted(self._entries(), key=self._used_at)
         infos = [info for info in everything if not info.pinned]
@@ -170,7 +170,7 @@ class Administration:
         by_path = self._entries()
         try:
             return meant_by(patterns, by_path)
-        except UsageError:  # reading every entry's name takes longer, so only what is no path is looked up by name
+        except UsageError:  # reading all names takes longer, so it is done only if a pattern is not a path
             return meant_by(patterns, self._told_apart(self._named(by_path)))
 
     def _named(self, infos: Iterable[EntryInfo]) -> list[EntryInfo]:
@@ -208,7 +208,7 @@ class Administration:
     def _entries(
         self, uid: int | None = None, is_wanted: Callable[[int, EntryRecord], bool] | None = None
     ) -> list[EntryInfo]:
-        """Entries by their paths, without the names that people call them."""
+        """Entries with their paths, but without readable names."""
         self._fs.uses.flush()
         self._fs.store.fold()
         infos = []

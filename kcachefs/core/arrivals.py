@@ -1,7 +1,7 @@
-"""Arrivals: entries that were made on another host come in whole, beside the requests.
+"""Arrivals: entries that were made on another host are brought in whole, while requests go on.
 
 They belong to the mount's owner and nobody else may write to them. They count as adopted: nobody missed them. One that
-nobody asked for comes to the old end of the order of use, and only while there is room.
+nobody asked for is brought in only while there is room, and becomes the least recently used entry.
 
 Bytes are hashed and compressed without the lock. The names of an entry appear in one transaction; an entry of many
 files is put together under a temporary name, a few files at a time, because requests wait while a transaction lasts.
@@ -72,7 +72,7 @@ class Arrivals:
         self._owner = Caller(parts.options.uid, parts.options.gid)
         self._name_gone = name_gone
         self._coldest: dict[int, int] = {}
-        """By namespace: the last place at the old end of the order that was given away."""
+        """By namespace: the oldest time of use given to an arrival."""
 
     def has_room(self, *, is_asked: bool) -> bool:
         """Whether another entry may come in: one that nobody asked for must not push out what is here."""
@@ -95,8 +95,8 @@ class Arrivals:
             found = self._tree.find(ino, name)
             if found is None:
                 if depth == 0:
-                    return None  # no namespace of ours
-                # Everybody adds entries of their own beside those that arrive.
+                    return None  # not one of our namespaces
+                # Everybody may add entries of their own next to those that arrive.
                 with contextlib.suppress(FsError):
                     self._tree.create(self._owner, ino, name, stat.S_IFDIR | 0o1777)
                 found = self._tree.find(ino, name)
@@ -106,13 +106,13 @@ class Arrivals:
         return ino
 
     def bring(self, entry: ArrivingEntry, *, is_asked: bool, was_missed: Callable[[tuple[bytes, ...]], bool]) -> bool:
-        """Bring an entry in, unless it is here; `was_missed` says which names the kernel takes for missing."""
+        """Bring an entry in, unless it is here; `was_missed` says which names the kernel remembers as missing."""
         above = entry.path if entry.group else entry.path[:-1]
         folder = self.make_folder((entry.namespace, *above))
         if folder is None or self._nodes.get(folder).entry:
             return False
         for _ in range(_TRIES):
-            with contextlib.suppress(ObjectMissing):  # what it was to share bytes with was deleted at that moment
+            with contextlib.suppress(ObjectMissing):  # an object that it shares was deleted at that moment
                 names = self._bring(folder, entry, is_asked)
                 for name in names:
                     if was_missed((entry.namespace, *above, name)):
@@ -207,7 +207,7 @@ class Arrivals:
         return self._add(txn, parent, name, node)
 
     def _add_file(self, txn: Transaction, parent: int, file: ArrivingFile, staged: Staged | None) -> None:
-        # Readable by all, as under `publish`: a file that was its maker's alone would be a refusal here, not a miss.
+        # Readable by all, as under `publish`: if only its maker could read it, it would be refused here, not missed.
         mode = (file.mode | 0o444 | (0o111 if file.mode & 0o100 else 0)) & 0o755
         node = new_inode(stat.S_IFREG | mode, self._owner.uid, self._owner.gid, parent)
         node.mtime, node.flags = file.mtime, Inode.PUBLISHED
@@ -216,7 +216,7 @@ class Arrivals:
             self._objects.link(txn, staged)
             set_content(node, Content.OBJECT, digest=staged.digest, size=staged.plain)
             self._counts.count(txn, ((ino, node),))
-            self._objects.remember(staged)  # its reader is not far
+            self._objects.remember(staged)  # somebody is about to read it
             self._nodes.save(txn, ino, node)
 
     def _add(self, txn: Transaction, parent: int, name: bytes, node: Inode) -> int:

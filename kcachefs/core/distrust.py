@@ -1,4 +1,4 @@
-"""Files that cannot be trusted: every name of them goes, so that whoever needs them makes them again."""
+"""Files that cannot be trusted: all their names are removed, so that whoever needs them makes them again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Distrust:
         for parent in parents:
             yield from self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
         if any(self._nodes.exists(ino) and ino not in self._nodes.orphans for ino in doomed):
-            # Hard links elsewhere: a look at every name there is.
+            # Hard links elsewhere: search all names.
             self._catalog.fold()
             every = [(key, raw) for key, raw in self._catalog.walk(b"n") if raw is not None]
             yield from self._drop_names(doomed, every)
@@ -36,6 +36,6 @@ class Distrust:
                 parent, name = number_of(key), name_of(key)[1]
                 with self._nodes.change() as txn:
                     if txn.get(key) != raw:
-                        continue  # it went meanwhile, or is another file's now
+                        continue  # it is gone, or is another file's now
                     self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
                 yield parent, name

@@ -1,7 +1,7 @@
 """When a file counts for its entry: from the transaction that seals it until it goes or is written again.
 
-So the request path writes nothing for it. An entry is listed with its first sealed file and leaves with its last; what
-is unsealed then lists it again when it is sealed. It belongs to that file's owner, unless
+So the request path writes nothing for it. An entry is listed with its first sealed file and struck with its last; files
+that are unsealed then list it again once they are sealed. It belongs to the owner of the file that lists it, unless
 `publishers.py` says that another user published first.
 """
 
@@ -35,7 +35,7 @@ _REMEMBERED = 16384
 
 
 class Standing(NamedTuple):
-    """What an entry has gained."""
+    """What an entry has gained, and keeps if all its files are replaced."""
 
     entry: int
     record: EntryRecord
@@ -72,7 +72,7 @@ class EntryCounts:
         """Folder and name of groups whose records are gone while some of their files may remain."""
 
     def count(self, txn: Transaction, files: Iterable[tuple[int, Inode]]) -> None:
-        """Files were sealed, or came to their entries: they count there from now on."""
+        """Files were sealed, or sealed files came to other entries: they count there from now on."""
         for entry, members in _by_entry(files).items():
             record = self._table.get(entry, txn)
             if record is None and entry >= GROUP_BASE:
@@ -117,7 +117,7 @@ class EntryCounts:
             self._uncount_in(txn, node.entry, [node], gone=gone)
 
     def uncount_all(self, txn: Transaction, files: Iterable[tuple[int, Inode]]) -> None:
-        """Sealed files go that have no other name: none of them belongs to an entry any more."""
+        """Sealed files go with their only names: none of them belongs to an entry any more."""
         for entry, members in _by_entry(files).items():
             self._uncount_in(txn, entry, [node for _, node in members])
             for _, node in members:
@@ -131,7 +131,7 @@ class EntryCounts:
                 self._strike(txn, entry, record)
 
     def abandon(self, txn: Transaction, node: Inode) -> None:
-        """An unsealed file goes; if its entry holds no sealed one, that goes too."""
+        """An unsealed file goes; if its entry holds no sealed file, the entry goes too."""
         record = self._table.get(node.entry, txn) if node.entry and not node.is_dir else None
         if record is not None and not record.files:
             self._strike(txn, node.entry, record)
@@ -158,12 +158,12 @@ class EntryCounts:
             self._table.hand_over(txn, node.entry, record, node.uid, uid, self.held(txn, node))
 
     def changes_namespace(self, txn: Transaction, entry: int, folder: int) -> bool:
-        """Whether an entry comes to another namespace with that folder."""
+        """Whether an entry that moves to that folder comes to another namespace."""
         record = self._table.get(entry, txn)
         return record is not None and self._namespaces.of(folder) != record.namespace
 
     def relocate(self, txn: Transaction, entry: int, folder: int, name: bytes) -> None:
-        """The folder of an entry has another name."""
+        """The folder of an entry was moved or renamed."""
         record = self._table.get(entry, txn)
         if record is not None:
             namespace = self._namespaces.of(folder)
@@ -178,7 +178,8 @@ class EntryCounts:
     def inherit(self, txn: Transaction, ino: int, node: Inode, lost: Standing) -> None:
         """A file took the name of an entry's last sealed file, and the entry's record went: pin and hits stay.
 
-        Of a folder it also stays known how it was made, so that who replaces the files is known to rewrite them.
+        An entry that is a folder also keeps the record of its making, so that whoever replaces its files counts as
+        rewriting it.
         """
         is_pinned = lost.record.flags & EntryRecord.PINNED
         making = lost.making if lost.entry == node.entry < GROUP_BASE else None
@@ -205,7 +206,7 @@ class EntryCounts:
         return holdings
 
     def _holdings(self, txn: Transaction, entry: int, record: EntryRecord) -> dict[int, Holding]:
-        """Who holds what in an entry that is a folder. Whatever has no name there any more is its maker's."""
+        """Who holds what in an entry that is a folder. Files that have no name there any more count for its owner."""
         sealed: dict[int, Inode] = {}
         folders = [entry]
         while folders:
@@ -234,7 +235,7 @@ class EntryCounts:
         return new_entry(namespace, root.parent, node.uid if owner is None else owner, root.target, time.time_ns())
 
     def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
-        """Make a group's record again: it went with another file of the group, and none was sealed."""
+        """Make a group's record again: it was struck when another file of the group went and none was sealed."""
         struck = self._struck.get(node.entry)
         if struck is not None and struck[0] == node.parent:
             spot = Spot(Kind.GROUP, struck[1])

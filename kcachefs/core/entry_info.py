@@ -1,4 +1,4 @@
-"""What commands on entries tell: the entries, and what was done. A command need not load the filesystem for it."""
+"""What commands on entries report: the entries, and what was done. Commands import it without the filesystem."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class EvictionProgress(msgspec.Struct, kw_only=True, frozen=True):
     done: int
     """Entries that had their turn."""
     entries: int
-    """All that were chosen; 0 while no such command is at work."""
+    """All entries chosen; 0 while no such command is at work."""
 
 
 class Outcome(msgspec.Struct, kw_only=True, frozen=True):
@@ -40,6 +40,6 @@ class Outcome(msgspec.Struct, kw_only=True, frozen=True):
     refused: list[str] = []
     """Entries that are in use or pinned."""
     gone: list[str] = []
-    """Entries that went meanwhile: somebody else evicted or deleted them."""
+    """Entries that somebody else evicted or deleted first."""
     freed_bytes: int = 0
     dry_run: bool = False

@@ -35,8 +35,8 @@ _Entry = TypeVar("_Entry", bound=Named)
 def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool = False) -> list[_Entry]:
     """The entries that any pattern means; raises UsageError for a pattern that means none.
 
-    A pattern is a path or a name with `*` for anything, or the first word of a name: a kernel's. With `parts`, which
-    is for looking and not for evicting, a namespace means all of it, and a part of a name is enough.
+    A pattern is a path or a name with `*` for anything, or the first word of a name, such as a kernel's. With `parts`,
+    which is for looking and not for evicting, a namespace means all its entries, and a part of a name is enough.
     """
     found: dict[int, _Entry] = {}
     for pattern in patterns:
@@ -51,7 +51,7 @@ def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool 
 
 
 def are_paths(patterns: Sequence[str], entries: Sequence[Named]) -> bool:
-    """Whether each of the patterns is a namespace or the path of an entry that is there, so that no name is meant."""
+    """Whether each of the patterns is a namespace or the path of an existing entry, so that none means a name."""
     paths = {one.path for one in entries}
     return all(_is_path(pattern.strip("/"), paths) for pattern in patterns)
 

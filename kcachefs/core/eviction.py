@@ -2,19 +2,21 @@
 
 Run by the daemon in a thread of its own, in short turns. It begins at the high-water mark, before a write would fail,
 and works down to the low-water mark. It never takes an entry that is pinned, that was used or written within the grace
-period, that is open or mapped anywhere, or that somebody is about to finish: written, and not renamed yet.
+period, that is open or mapped anywhere (but see `user_eviction.py`), or that somebody is about to finish: written, and
+not renamed yet.
 
 Open files are invisible here, because the kernel opens them without asking. But it does say when it lets go of an
 inode. So an old entry whose inodes the kernel still knows is *probed*: its name is invalidated, which makes the kernel
-drop whatever nobody uses; what it does not let go of then is open or mapped, and the entry counts as used now. What it
-lets go of and is asked for again, by a process that looks around, is not in use.
+drop whatever nobody uses. If it keeps an inode then, that is open or mapped, and the entry counts as used now.
 
-The entry then goes in one step (`removal.py`): a kill leaves it whole or gone. A reader that opened a file in the last
-moment keeps it: an inode that the kernel knows becomes an orphan, and its bytes stay until it is let go.
+The entry then goes in one step (`removal.py`): a kill leaves it whole or gone. It stays if it was used since the probe.
+So a file that the kernel still knows is evicted only if a process that lists folders looked it up since the probe, or
+if its user is above their quota with entries that are held open (`user_eviction.py`). It becomes an orphan, and its
+bytes stay until the kernel forgets it (`lifetimes.py`).
 
-Above the quota itself the grace period shrinks to `SHORT_GRACE_SECONDS`, and to `SHORTEST_GRACE_SECONDS` where that
-leaves nothing to take. Writers wait meanwhile. Deleted bytes leave the disk when their volume
-is compacted, which a turn does as soon as they are a fiftieth of the quota.
+Above a limit writers wait, and the grace period shrinks to `SHORT_GRACE_SECONDS`, or to `SHORTEST_GRACE_SECONDS` if
+that leaves nothing to take. Deleted bytes leave the disk when their volume is compacted: above the low-water mark, a
+turn does that once they are a fiftieth of the quota (or of the volumes, if those are smaller).
 """
 
 from __future__ import annotations
@@ -48,17 +50,17 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 SHORT_GRACE_SECONDS = 3.0
-"""How long after its last use an entry is safe when the quota is exceeded. Longer than the heartbeat, so whoever is
+"""How long after its last use an entry is safe when a limit is exceeded. Longer than the heartbeat, so whoever is
 going through an entry's files is not overtaken."""
 SHORTEST_GRACE_SECONDS = 1.5
 """The same when nothing else can be taken: still longer than the heartbeat."""
 CERTAIN_SECONDS = 5.0
-"""How long nothing can be evicted before writes fail: a busy machine may be slow to let go of what nobody uses."""
+"""For how long there must be nothing to evict before writes fail: a busy machine is slow to let go of inodes."""
 COMPACTION_SHARES = (0.5, 0.75, 0.95)
 """How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
 UNFINISHED_SECONDS = 10.0
-"""How long an entry stays when its maker wrote something under a temporary name: nothing tells that a rename follows.
-Longer than a busy machine keeps a process waiting in between."""
+"""How long an entry stays after its maker wrote something under a temporary name, because a rename may follow. Longer
+than a busy machine keeps a process waiting between the two."""
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
 BATCH = 32
@@ -66,7 +68,7 @@ BATCH = 32
 QUOTAS = ("quota", "user quota")
 """The reasons of evictions that a quota causes."""
 BRISK_MARK = (1.0 + HIGH_WATER) / 2
-"""Above this mark writers are faster than a gentle eviction: it hurries, before they have to wait for it."""
+"""Above this mark writers outrun a gentle eviction, so it hurries before they have to wait for it."""
 
 
 class Evictor:
@@ -109,10 +111,10 @@ class Evictor:
         account_of = accounts.of if accounts is not None else lambda uid: uid
         self.order = LruOrder(store, table, namespaces, uses, account_of)
         self._in_use: frozenset[int] = frozenset()
-        """Entries that were in use when they were last about to be evicted."""
+        """Entries that were found in use when they were last to be evicted."""
         self.certain_seconds = CERTAIN_SECONDS
         self.progress = (0, 0)
-        """How many of the entries that somebody wants evicted had their turn, and how many they are."""
+        """Of the entries that a command evicts: how many had their turn, and how many there are."""
         self._hopeless_since: dict[object, float] = {}
         """Since when nothing can be evicted: of an account, or (None) of all."""
 
@@ -155,7 +157,7 @@ class Evictor:
             room.note_full(self.has_lasted(None, False))
         if gone:
             self._reclaim()
-            log.info("evicted %d entries; %d bytes in use of %d", gone, room.used_bytes(), room.limits.max_size)
+            log.info("evicted %d entries; %d of %d bytes in use", gone, room.used_bytes(), room.limits.max_size)
         return gone
 
     def _pace(self) -> Pace:
@@ -220,7 +222,7 @@ class Evictor:
         return bool(self._evict_batch(batch, "user quota"))
 
     def in_use_of(self, account: int) -> list[int]:
-        """Those entries of an account that were in use when they were to be evicted, the least recently used first."""
+        """The entries of an account that were found in use when they were to be evicted, least recently used first."""
         oldest = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, {account})
         return [entry for entry in oldest if entry in self._in_use]
 
@@ -251,9 +253,9 @@ class Evictor:
         return not self._sealer.waiting() and not self.anything_left()
 
     def anything_left(self, accounts: set[int] | None = None) -> bool:
-        """Whether an entry can be taken, now or when its grace is over: one that was not found in use.
+        """Whether an entry that was not found in use can be taken, now or when its grace is over.
 
-        With `accounts`, one that these made. What was in use is tried again when it has not been used for its grace.
+        With `accounts`, one that these made. An entry in use is tried again after a grace period without a use.
         """
         self._in_use = frozenset(entry for entry in self._in_use if self._table.get(entry) is not None)
         candidates = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, accounts)
@@ -283,7 +285,7 @@ class Evictor:
         taken: set[int] = set()
         with self._nodes.probing():
             self._probe([name for entry in held for name in names[entry]], list(held.values()))
-            for entry in batch:  # what was not held a moment ago and is now was looked up meanwhile: `evict` sees that
+            for entry in batch:  # one that is held only now was looked up since: `evict` sees that
                 if self._are_held(held.get(entry, set())):
                     continue
                 if self.evict(entry, why=why, names=names[entry], used=used.get(entry)):
@@ -312,7 +314,7 @@ class Evictor:
         self.is_held_after_probe(lambda: any(map(self._are_held, inodes)))
 
     def is_held_after_probe(self, is_held: Callable[[], bool]) -> bool:
-        """Whether something is still held when the kernel had the time to let go of it."""
+        """Whether something is still held after the kernel had time to let go of it."""
         until = time.monotonic() + PROBE_SECONDS
         while (held := is_held()) and time.monotonic() < until:
             time.sleep(0.002)
@@ -328,11 +330,11 @@ class Evictor:
         names: list[Name] | None = None,
         used: int | None = None,
     ) -> bool:
-        """Take one entry, whole for everybody who looks. False when there is none of it, or it has to stay.
+        """Take one entry, whole for everybody who looks. False if nothing is left of it, or if it has to stay.
 
-        `force` takes it all the same. `doom` takes it though it is in use; what is, is on nobody's account from then.
-        `names`, `used`: its names and when it was last used, where the caller knew that before the probe. `why`: one of
-        `insight_info.EVICTION_REASONS`.
+        `force` takes it even if it is pinned or in use. `doom` takes it even if it is in use, and what is held open is
+        on nobody's account from then on. `names`, `used`: its names and its last use, if the caller noted them before
+        the probe. `why`: one of `insight_info.EVICTION_REASONS`.
         """
         names = self._walk.top_names(entry) if names is None else names
         inodes = self._remover.inodes(entry, names)
@@ -372,11 +374,11 @@ class Evictor:
     def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int], used: int | None) -> bool:
         known = [ino for ino in inodes if self._nodes.has_references(ino)]
         if known and (self._uses.last.get(entry, 0) > record.used or used not in (None, record.used)):
-            return True  # used since it was chosen; that may have been written down meanwhile
+            return True  # used since it was chosen, whether or not that was written down by now
         return any(not self._was_let_go(ino) for ino in known)
 
     def _is_unfinished(self, record: EntryRecord, inodes: Iterable[int]) -> bool:
-        """Whether its maker wrote something of it just now that has no final name yet. The lock is held."""
+        """Whether its maker just wrote something in it that has no final name yet. The lock is held."""
         if self._temporaries.inodes.isdisjoint(inodes):
             return False
         now = time.time_ns()

@@ -1,9 +1,10 @@
 """The requests about attributes and bytes, one method each.
 
 An engine *authorizes* a change in the thread of the request, asks whether it is *quick*, and then has it done in that
-thread or in another. `authorize_*` raise; `is_quick_*` only say how long something takes. Permissions are checked once,
-in `authorize_*`; quotas are checked again while a write waits for room. Errors carry an errno. `authorize_*` and
-`is_quick_*` are for the engine's thread, the rest for any.
+thread or in another. `authorize_*` raise if the caller is refused; `is_quick_*` only say whether something can be done
+without keeping other requests waiting. Permissions are checked once, in `authorize_*`; quotas are checked again while a
+write waits for room. Errors carry an errno. `authorize_*` and `is_quick_*` are for the engine's thread, the rest for
+any.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ log = logging.getLogger(__name__)
 
 CROWDED_TRIES = 3
 PRESSURE_BYTES = 1 << 20
-"""Bytes written after which the limits are looked at again, between the evictor's turns."""
+"""After this many written bytes the limits are checked again, between the evictor's turns."""
 ALLOCATED_BYTES = 16 << 20
-"""Allocated at a time, between looks at the limits."""
+"""Bytes allocated at a time; the limits are checked in between."""
 _FILES = 1 << 32
 _ANY_ROOM: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 _FULL = "the quota is used up and nothing can be evicted"
 
 
 class FileRequests(NameRequests):
-    """What an engine asks about attributes and bytes, beside what it asks about names."""
+    """What an engine asks about attributes and bytes, besides what it asks about names."""
 
     def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas | None) -> None:
         super().__init__(parts, policy, report, quotas)
@@ -50,7 +51,7 @@ class FileRequests(NameRequests):
         self.options = parts.options
         self.distrust = parts.distrust
         self.judges_opens = policy.judges_opens
-        """Whether every open must be asked for: `authorize_open`."""
+        """Whether the engine must ask `authorize_open` for every open."""
         self.names_writers = quotas is not None
         """Whether it matters who writes to an open file."""
         self._counts = parts.counts
@@ -61,7 +62,7 @@ class FileRequests(NameRequests):
         self.prepare_read = parts.store.objects.next_read.prepare
         """Called while no request is there."""
         self._unchecked = 0
-        """Bytes written since the limits were last looked at; threads that add at once may lose some."""
+        """Bytes written since the limits were last checked; threads that add at the same time may lose some."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -98,7 +99,7 @@ class FileRequests(NameRequests):
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
 
     def _statfs_of(self, uid: int) -> Statfs:
-        """A user's own quota and what they hold, as if they were alone: the whole would tell what others have."""
+        """A user's own quota and what they hold, as if they were alone: totals would show what others have."""
         limits = self.room.limits
         limit = limits.max_size_per_uid or limits.max_size
         held = [record for _, record in self._table.shares_of(uid)]
@@ -140,9 +141,9 @@ class FileRequests(NameRequests):
         return self.files.is_quick_to_change(ino) and self.room.has_room.is_set()
 
     def write(self, ino: int, offset: int, data: bytes | memoryview, *, may_wait: bool = True) -> int:
-        """Write, and wait for room first where there is none. The thread that answers requests must not wait."""
+        """Write; if there is no room, wait for it first. The thread that answers requests must not wait."""
         if ino >= VIRTUAL_BASE:
-            raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
+            raise FsError(errno.EROFS, "a file that exists only in memory cannot hold bytes")
         if may_wait:
             with self.quotas.room_for(ino, offset + len(data)) if self.quotas is not None else _ANY_ROOM:
                 if self.room.has_room.is_set():
@@ -160,7 +161,7 @@ class FileRequests(NameRequests):
         return written
 
     def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
-        """Try again: sealing needs room before it frees any, and may have taken the last; then that can be evicted."""
+        """Try again: sealing takes room before it frees any, and may have taken the last; what it sealed can go."""
         until = time.monotonic() + self.room.patience_seconds
         for _ in range(CROWDED_TRIES):
             owner = self.nodes.get(ino).uid
@@ -176,7 +177,7 @@ class FileRequests(NameRequests):
     # --- attributes ---------------------------------------------------------------------------------------------------
 
     def authorize_change(self, caller: Caller, ino: int, *, size: int | None = None, owner: bool = False) -> None:
-        """A change of the size to `size`, of mode or owner (`owner`), or if it is neither, of times."""
+        """A change of the size to `size`, of mode or owner (`owner`), or of times if neither is given."""
         self.policy.authorize_change(caller, ino, size=size, owner=owner)
         if size and ino < VIRTUAL_BASE:
             if self.room.is_full and size > self.files.attributes(ino).size:
@@ -195,7 +196,7 @@ class FileRequests(NameRequests):
             if ino < SHARED_INO:
                 raise FsError(errno.EPERM, "the report's folder cannot be changed")
             if size:
-                raise FsError(errno.EROFS, "what exists in memory only holds no bytes")
+                raise FsError(errno.EROFS, "a file that exists only in memory cannot hold bytes")
             return self.attributes(ino)
         if self.policy.ignores_changes(caller, ino):
             return self.attributes(ino)
@@ -240,17 +241,17 @@ class FileRequests(NameRequests):
         return length <= ALLOCATED_BYTES and self.is_quick_to_write(ino, offset + length)
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int, *, may_wait: bool = True) -> None:
-        """Piece by piece, each of which waits for room as a write does. If none is left, the rest is missing."""
+        """Allocate piece by piece; each waits for room as a write does. If there is none, the rest is not allocated."""
         check_allocation(mode, offset, length)
         if mode & PUNCH_HOLE:
             self.files.fallocate(ino, mode, offset, length)
             return
         if length > self.room.limits.max_size:
-            raise FsError(errno.ENOSPC, f"{length} bytes are more than the quota")
+            raise FsError(errno.ENOSPC, f"{length} bytes exceed the quota")
         end = offset + length
         for start in range(offset, end, ALLOCATED_BYTES):
             if may_wait and not self.room.wait_long():
-                raise FsError(errno.ENOSPC, "the quota is used up, or the disk")
+                raise FsError(errno.ENOSPC, "the quota or the disk is used up")
             piece_end = min(start + ALLOCATED_BYTES, end)
             with self.quotas.room_for(ino, piece_end) if may_wait and self.quotas is not None else _ANY_ROOM:
                 self.files.fallocate(ino, mode, start, piece_end - start)
@@ -265,9 +266,9 @@ class FileRequests(NameRequests):
             self._syncer.sync(ino)
 
     def condemn(self, ino: int, error: Exception) -> None:
-        """Its bytes cannot be trusted: drop all its names, so that whoever needs it makes it again. Any thread.
+        """A file's bytes cannot be trusted: drop all its names, so that whoever needs it makes it again. Any thread.
 
-        Where even that fails, it stays as it is, and fails again when it is read again.
+        If even that fails, the file stays as it is, and the next read of it fails again.
         """
         log.error("inode %d is dropped: %s", ino, error)
         try:

@@ -81,9 +81,9 @@ class Files:
             node = self._nodes.get(ino)
             if spool and node.content == Content.SPOOL and node.spool == spool.number:
                 return data
-            return self.read(ino, offset, size)  # it was sealed meanwhile, and its spool file may be empty by now
+            return self.read(ino, offset, size)  # it was sealed, and its spool file may be empty by now
         if content == Content.SLOT:
-            with self._lock:  # a slot is another file's as soon as this one is sealed
+            with self._lock:  # once this file is sealed, the slot may become another's
                 node = self._nodes.get(ino)
                 if node.content != Content.SLOT:
                     return self.read(ino, offset, size)
@@ -93,7 +93,7 @@ class Files:
         return b""
 
     def _read_settled(self, ino: int, digest: bytes, offset: int, size: int) -> bytes:
-        """An object was not there. It may be on its way in, or the file was written again: the lock tells."""
+        """An object was not there. It may be on its way in, or the file was written again: look under the lock."""
         with self._lock:
             node = self._nodes.get(ino)
             if (node.content, node.digest) == (Content.OBJECT, digest):
@@ -105,7 +105,7 @@ class Files:
         node = self._nodes.get(ino)
         content, digest = node.content, node.digest
         if content == Content.OBJECT:
-            with contextlib.suppress(ObjectMissing):  # `read` knows why
+            with contextlib.suppress(ObjectMissing):  # `read` finds out why
                 return self._store.objects.read_parts(digest, offset, size)
         return (self.read(ino, offset, size),)
 
@@ -122,7 +122,7 @@ class Files:
         """The inode with its size and times as they are now."""
         node = self._nodes.get(ino)
         if node.content == Content.SPOOL:
-            # Should the spool file be gone, the name is still there, and whoever reads it finds out.
+            # If the spool file is gone, the name is still there, and whoever reads the file finds out.
             with contextlib.suppress(ObjectMissing):
                 if spool := self._unsealed.spool_of(ino, node):
                     refresh(node, spool)
@@ -156,12 +156,12 @@ class Files:
             spool.changing.pop()
 
     def is_quick_to_change(self, ino: int) -> bool:
-        """Whether a change can be made without keeping others waiting: bringing back a large object cannot."""
+        """Whether a change can be made without keeping others waiting: not if a large object must be brought back."""
         node = self._nodes.get(ino)
         return node.content != Content.OBJECT or node.size <= QUICK
 
     def is_quick_to_resize(self, ino: int, size: int) -> bool:
-        """The same for a truncation: freeing the blocks of a large spool file cannot, either."""
+        """The same for a truncation: freeing the blocks of a large spool file keeps others waiting, too."""
         node = self._nodes.get(ino)
         if node.content == Content.SPOOL and (spool := self._unsealed.spool_of(ino, node)):
             state = os.fstat(spool.fd)
@@ -246,7 +246,7 @@ class Files:
         """Bring a file to where `end` bytes can be written: an object back, a slot into a spool file. No lock held."""
         if not node.is_file:
             raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
-        with self._lock:  # not while it is on its way from one place to another
+        with self._lock:  # not while the file moves from one place to another
             node = self._nodes.get(ino)
             content, digest = node.content, node.digest
         if content == Content.SPOOL:
@@ -270,7 +270,7 @@ class Files:
                 self._store.spool.recycle(spool.number)
 
     def _move_to_spool(self, ino: int, content: int, digest: bytes, spool: SpoolFile) -> bool:
-        """Make a spool file the place of a file's bytes; an object's are there already. False if it has changed."""
+        """Make a spool file the place of a file's bytes; an object's are there already. False if it changed."""
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             if (node.content, node.digest) != (content, digest):

@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 
 _REPORTS = 64
 FULL_TRIES = 8
-"""So often in a row nothing fits on a full disk until what waits is left unsealed."""
+"""After this many failures in a row on a full disk, whatever still waits is left unsealed."""
 _PAUSE_TIMES = 20
-"""How many times longer than making a report took no other is made for the same user."""
+"""A user's report is reused for this many times as long as it took to make."""
 COUNT_SECONDS = 0.2
 """How long a mount counts what its users hold before it answers; the evictor counts the rest."""
 
@@ -60,7 +60,7 @@ class Filesystem(FileRequests):
         about: About | None = None,
         remote: Remote | None = None,
     ) -> None:
-        """`remote`: what a miss is a question to, and whose numbers are told."""
+        """`remote` is asked about misses, and its numbers are among the statistics."""
         parts = Parts(store, options, kernel or Kernel())
         parts.tree.make_root(options.uid, options.gid)
         quotas = None
@@ -73,7 +73,7 @@ class Filesystem(FileRequests):
             slow={b"settled.json": self._settled_for},
         )
         self._about = about
-        """What the daemon says of itself in the metrics."""
+        """What the metrics say of the daemon."""
         self._remote = remote
         super().__init__(parts, make_policy(parts), report, quotas)
         self.table = parts.table
@@ -123,7 +123,7 @@ class Filesystem(FileRequests):
             self.name_gone,
         )
         self._reports: BoundedDict[int | None, tuple[float, Statistics]] = BoundedDict(_REPORTS)
-        """By user, None for all: until when a report is as good as a new one, and the report."""
+        """By user, None for all: until when a report is reused, and the report."""
         self._make_namespaces()
         if self._has_policy:
             self._mark_kept_files()
@@ -182,7 +182,7 @@ class Filesystem(FileRequests):
         return caller.uid in (0, self.options.uid)
 
     def report_for(self, caller: Caller) -> Statistics:
-        """What a caller may know: everything, or what is theirs. A moment old at most: anybody may ask all the time."""
+        """What a caller may know: everything, or only their own. A moment old at most: anybody may ask all the time."""
         return self._report_of(None if self.sees_all(caller) else caller.uid)
 
     def _report_of(self, uid: int | None) -> Statistics:
@@ -220,12 +220,12 @@ class Filesystem(FileRequests):
         return as_metrics(self._report_of(None), self._about)
 
     def _settled_for(self, caller: Caller) -> bytes:
-        """The statistics with everything counted that the caller did until now."""
+        """The statistics, with everything counted that the caller has done until now."""
         self.settle_for(caller)
         return as_json(self.report_for(caller))
 
     def settle_for(self, caller: Caller) -> None:
-        """Count what a caller wrote and used until now: seal what waits of it, and write down the uses."""
+        """Count what a caller has written and used until now: seal what waits of it, and write down the uses."""
         if self.sees_all(caller):
             self.settle()
         else:
@@ -268,7 +268,7 @@ class Filesystem(FileRequests):
         self._kept_listings.keep()
 
     def let_go_of_orphans(self) -> None:
-        """Remove what has no name any more and nobody uses, and go on with what an earlier worker was removing."""
+        """Remove inodes without a name that nobody uses, and go on with what an earlier worker was removing."""
         self._remover.clear_out()
         self.lifetimes.let_go_of_orphans()
 

@@ -20,7 +20,7 @@ class FreshEntries:
         self._is_wanted = True
 
     def note(self, entry: int) -> None:
-        """A file was sealed of an entry that was made here."""
+        """A file of an entry that was made here was sealed."""
         if self._is_wanted:
             self._sealed[entry] = time.monotonic()
 

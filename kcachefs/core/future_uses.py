@@ -1,7 +1,7 @@
 """Uses in the future: what was used while the clock was ahead counts as used now, in the same order.
 
-Until that is done, uses go on being noted after the last one, by a clock of their own (`store/use_clock.py`): the order
-is right, and only what people are told of it is not. It is sorted by time, so only its young end is looked at.
+Until that is done, new uses are noted after the last one, by a clock of their own (`store/use_clock.py`): their order
+is right, and only the times that people see are wrong. The order is sorted by time, so only its young end is read.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kcachefs.store.records import number_of, unpack_number
 log = logging.getLogger(__name__)
 
 SLACK_NS = 1_000_000_000
-"""So far ahead a use may be: a time that another entry has already is moved on a little."""
+"""How far ahead a use may be: a time that another entry already has is moved on a little."""
 EARLIEST_NS = 1_735_689_600 * 10**9
-"""The beginning of 2025. A clock that is behind that is wrong itself, as after a boot without a battery: what it takes
-for the future may be the present."""
+"""The beginning of 2025. A clock before that is itself wrong, as after a boot without a battery, and times that look
+future to it may be right."""
 WATCHED_NS = 600 * 10**9
-"""How long the clock must not have been set before it is believed. Behind for a moment, until the network sets it, it
-would take every use for one in the future, and make all of them as old as itself."""
+"""How long the clock must run without being set before we trust it. A clock that is behind until the network sets it
+would take every use for a future one and move them all to its own wrong time."""
 TURN = 2_000
 """Entries that are moved at a time: nobody should wait for a million of them."""
 _CHUNK = 200
@@ -46,13 +46,13 @@ class FutureUses:
         self._table = table
         self._is_due = True
         self._offset: int | None = None
-        """How far the clock is from the one that nobody sets, and since when."""
+        """How far the clock is from the monotonic one, and since when."""
         self._steady_since = 0
         self._moved = 0
         table.clock.go_on_from(self._youngest())
 
     def settle(self) -> None:
-        """Move uses of the future to now, if there may be any; the rest of many in the next turns. Hold no lock."""
+        """Move uses in the future to now, if there may be any; if there are many, some each turn. Hold no lock."""
         now = time.time_ns()
         if now < EARLIEST_NS or not (self._is_due or self._table.is_ahead(now + SLACK_NS)):
             return
@@ -68,7 +68,7 @@ class FutureUses:
             self._is_due = moved == TURN
             if self._moved and not self._is_due:
                 log.warning(
-                    "the clock was ahead; last uses that lay in the future and count as of now: %d", self._moved
+                    "the clock was ahead; last uses in the future that now count as of the present: %d", self._moved
                 )
                 self._moved = 0
 
@@ -96,7 +96,7 @@ class FutureUses:
             with self._nodes.change() as txn:
                 for used, entry in chunk:
                     record = self._table.get(entry, txn)
-                    if record is not None and record.used == used:  # not used again meanwhile
+                    if record is not None and record.used == used:  # not used again since
                         new = copy.copy(record)
                         new.used = self._table.next_order(now)
                         self._table.put(txn, entry, record, new)

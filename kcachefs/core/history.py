@@ -3,8 +3,8 @@
 Numbers gather in memory, by namespace and user, and `flush` adds them to the samples of the present 10 seconds, 5
 minutes and hour. Where nothing happened nothing is written. Events and tombstones are written when they happen.
 
-A disk that is full costs history, and nothing else: what cannot be written is dropped. The catalog's lock guards what
-is in memory, `_lock` the files.
+On a full disk only history is lost: what cannot be written is dropped. The catalog's lock guards what is in memory,
+`_lock` the files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DETAIL_MAX = 90
 ROOM_REASONS = frozenset(("quota", "user quota", "ceiling"))
 """Reasons that go away with a larger limit."""
 OTHERS = "(others)"
-"""What a row of a sample is called that adds up namespaces and users for which there was no room."""
+"""The label of the row that adds up the namespaces and users that got no row of their own."""
 
 
 class History:
@@ -90,7 +90,7 @@ class History:
             self._files.events.append(record.pack())
 
     def note_takeover(self, detail: str) -> None:
-        """A worker takes over: write that down, unless the last one left on purpose and did."""
+        """A worker takes over: write that down, unless the last one was replaced on purpose and wrote that down."""
         with self._lock:
             last = self._files.events.get(self._files.events.next_number - 1)
         if last is None or _word(EVENTS, EventRecord.unpack(last).kind) != "reloaded":
@@ -150,7 +150,7 @@ class History:
         return self._graves
 
     def tombstones(self, uid: int | None = None) -> list[Tombstone]:
-        """Those of one user's entries, or all; the oldest first, and of one path only the newest."""
+        """The tombstones of one user's entries, or of all, the oldest first; of each path only the newest."""
         with self._lock:
             records = [TombstoneRecord.unpack(raw) for _, raw in self._files.tombstones.records()]
         newest = {one.path_hash: one for one in records if uid in (None, one.uid)}
@@ -177,9 +177,9 @@ class History:
         ]
 
     def samples(self, since: float = 0.0, uid: int | None = None) -> list[Sample]:
-        """What happened since then, the oldest first, each moment in the shortest sample that is kept of it."""
+        """What happened since then, the oldest first, each moment in the shortest sample that still covers it."""
         found: list[Sample] = []
-        # A sample of the future is from before the clock was set back: nobody can say when that was.
+        # A sample in the future is from before the clock was set back: nobody can say when that was.
         now, longest = int(time.time()), LEVELS[-1][0]
         until = now + longest
         for seconds, slots in LEVELS:

@@ -1,7 +1,7 @@
-"""What explains the misses of a mount: how entries were made, and their artefacts. Reading it is no use of anything.
+"""What explains the misses of a mount: how entries were made, and their artefacts. Reading it is not a use.
 
-Nothing here counts a hit, moves an entry in the order of use, or opens what a user of another tree has stored. If it is
-asked for the entries of one user, it returns only theirs.
+Nothing here counts a hit, moves an entry in the order of use, or opens what a user of another tree has stored. With
+`uid`, it returns only what is that user's.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _NUMBER_MAX = (1 << 64) - 1
 
 
 class Insight(Administration):
-    """What commands ask that explain. Any thread."""
+    """What the commands that explain misses ask for. Any thread."""
 
     def entries(
         self, settle: bool = False, uid: int | None = None, run: int | None = None, since: float | None = None
     ) -> list[MadeEntry]:
-        """Entries with how they were made, of one user or of all; with `settle` what waits is sealed first.
+        """Entries and how they were made, of one user or of all. With `settle`, files that wait are sealed first.
 
-        With `run` only those that this run made or wrote into, with `since` those written since then; with both, those
-        that either chooses.
+        With `run`, only those that this run made or wrote into; with `since`, those written since then; with both,
+        those that either chooses.
         """
         if settle:
             self._fs.settle()
@@ -57,9 +57,9 @@ class Insight(Administration):
         return [self._fs.makings.tell(info) for info in found]
 
     def runs(self, settle: bool = False, uid: int | None = None) -> list[RunInfo]:
-        """The last runs, of one user or of all, the oldest first; with `settle` what waits is sealed first.
+        """The last runs, of one user or of all, the oldest first. With `settle`, files that wait are sealed first.
 
-        They come with the command lines that the mount's owner may read: root may ask as well, and is not told apart.
+        They come with the command lines that the mount's owner may read. Root may ask as well, and gets the same.
         """
         if settle:
             self._fs.settle()
@@ -70,7 +70,7 @@ class Insight(Administration):
         return self._fs.runs.all(uid, reader)
 
     def tombstones(self, uid: int | None = None) -> list[Tombstone]:
-        """What went, of one user or of all: for each path when it last went, and why."""
+        """The entries that went, of one user or of all: when each path last went, and why."""
         return self._fs.history.tombstones(uid)
 
     def events(self, since: float = 0.0, uid: int | None = None) -> list[Event]:
@@ -87,16 +87,16 @@ class Insight(Administration):
         return self._fs.reset_statistics()
 
     def note_costs(self, costs: dict[str, float], parts: dict[str, float] | None = None) -> int:
-        """Say what entries cost in seconds, by their numbers, as their artefacts have it; returns how many were there.
+        """Note what entries cost in seconds, by number, as their artefacts say; returns how many of them are here.
 
-        `costs` contain what was compiled meanwhile; `parts` are what other entries do not account for. What a hit on
-        them saves is counted by this from then on.
+        `costs` include what was compiled in that time; `parts` are what no other entry accounts for. From then on a hit
+        on such an entry saves that much.
         """
         parts = parts or {}
         if any(not 0 <= cost <= LONGEST_SECONDS for cost in (*costs.values(), *parts.values())):
-            raise UsageError("a cost is a number of seconds, and not more than six hours")
+            raise UsageError("a cost is a number of seconds, at most six hours")
         if not all(one.isdecimal() and one.isascii() and len(one) < 20 for one in (*costs, *parts)):
-            raise UsageError("a cost belongs to the number of an entry")
+            raise UsageError("costs are given by the numbers of entries, in digits only")
         whole, part = ({int(entry): int(cost * 1e9) for entry, cost in told.items()} for told in (costs, parts))
         return self._fs.makings.set_costs(whole, part)
 
@@ -111,12 +111,12 @@ class Insight(Administration):
     ) -> Artifacts:
         """Files of these entries whose names match one of the patterns, with their bytes; of one user or of all.
 
-        Larger files than `max_file` come without their bytes; with `head` each comes with its first bytes only. What
+        Files larger than `max_file` come without their bytes; with `head`, each comes with only its first bytes. What
         does not fit into `max_bytes` is left for the next request, whole entries at a time. Entries that are gone are
         left out.
         """
         if any(not 0 <= one <= _NUMBER_MAX for one in entries):
-            raise UsageError("the number of an entry is not negative, and has at most 64 bits")
+            raise UsageError("the number of an entry cannot be negative, and has at most 64 bits")
         if any(len(one) > PATTERN_MAX for one in files or ()):
             raise UsageError(f"a pattern for files has at most {PATTERN_MAX} characters")
         found: list[Artifact] = []

@@ -1,4 +1,4 @@
-"""What a mount tells of its past: how entries were made, runs, tombstones, events and history. No filesystem needed.
+"""What a mount reports of its past: how entries were made, runs, tombstones, events, history. Needs no filesystem.
 
 Times are seconds since 1970, durations are seconds. None means that nobody knows; it never means zero.
 """
@@ -13,11 +13,11 @@ from blake3 import blake3
 from kcachefs.core.entry_info import EntryInfo
 
 BASES = ("", "span", "artefact", "part")
-"""Where a cost comes from: unknown; from the making of the entry's folder to its last file; the artefact says so; the
-artefact says so, and what other entries account for is taken off."""
+"""Where a cost comes from: unknown; the time from the making of the entry's folder to its last file; the artefact; the
+artefact, less what other entries account for."""
 
 LONGEST_SECONDS = 6 * 3600
-"""What seems to have taken longer says that the clock was set, not what it cost."""
+"""Anything that seems to have taken longer shows that the clock was set, not what it cost."""
 
 
 def is_cost(seconds: float | None) -> TypeGuard[float]:

@@ -21,16 +21,16 @@ from kcachefs.store.listings import LISTING_MAX, Listing
 log = logging.getLogger(__name__)
 
 NAMES_MIN = 64
-"""Names of a folder whose listing is worth keeping."""
+"""A folder with at least this many names has a listing worth keeping."""
 REST_NS = 2 * 10**9
-"""How long a folder must not have changed: one that is being filled or emptied changes again at once."""
+"""How long a folder must be unchanged: one that is being filled or emptied changes again at once."""
 _WANTED_MAX = 16
 _PAGE = 256
 _UNFIT_MAX = 256
 _SHARE = 256
 """All listings take at most this part of the quota."""
 _RECORD_BYTES, _OTHER_BYTES = 36, 256
-"""What a name takes in a listing beside itself, and more than the rest of a listing takes."""
+"""What a name takes in a listing besides its own bytes, and an upper bound for the rest of a listing."""
 
 
 class KeptListings:
@@ -45,11 +45,11 @@ class KeptListings:
         self._wanted: BoundedDict[int, None] = BoundedDict(_WANTED_MAX)
         """Folders that were listed name by name."""
         self._unfit: BoundedDict[int, int] = BoundedDict(_UNFIT_MAX)
-        """When folders were changed last whose listings cannot be kept."""
+        """Folders whose listings cannot be kept, and when they last changed."""
         self._tidy()
 
     def part(self, folder: int, cookie: int, size: int) -> bytes | None:
-        """What the kernel is to be told of a folder behind `cookie`, in `size` bytes; None if it is not known."""
+        """A folder's kept listing after `cookie`, in at most `size` bytes; None if it has none that is current."""
         node = self._nodes.get(folder)
         if node.size < NAMES_MIN or self._catalog.damaged:  # a name whose record is damaged is gone, and not listed
             return None
@@ -61,7 +61,7 @@ class KeptListings:
         return None
 
     def keep(self) -> None:
-        """Write down the listings that were asked for in vain, of folders that rest. None while room is short."""
+        """Write down the listings of folders that were listed name by name and rest now; none while room is short."""
         if not self._room.has_room.is_set():
             self._listings.trim(0)
             return

@@ -3,13 +3,13 @@
 An entry is what lives and is evicted together. Each namespace has rows, and the first that matches says what a path
 is. A pattern ends in `/` when it means a folder; `**/` is any folders or none, `*` any part of a name, `?` one
 character, `#` digits, `@` letters, digits, `-` and `_`, and `{stem}` the part that all files of a group share. Below a
-folder that is a TREE nothing is asked any more. A path that no row knows is an entry of its own, a folder with
+folder that is a TREE the table is not asked. A path that no row matches is an entry of its own, a folder with
 everything below it.
 
-A changed row concerns new names only. A folder that a store has as an entry stays one, with what is added to it, until
-it is evicted or removed.
+A changed row affects new names only. A folder that is an entry in a store stays one, with what is added to it, until it
+is evicted or removed.
 
-To add a framework: a row in `LAYOUTS`, a test with its real names in tests/core/test_layouts.py.
+To add a framework, add a row to `LAYOUTS` and a test with its real names to tests/core/test_layouts.py.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Kind(enum.Enum):
     """What a path is."""
 
     STRUCTURE = "structure"
-    """A folder that holds entries and is none."""
+    """A folder that holds entries and is not one itself."""
     TREE = "tree"
     """A folder that is an entry, with all below it."""
     GROUP = "group"
     """A file of an entry whose files lie side by side in one folder, and share a stem."""
     LOCK = "lock"
-    """No entry: a lock, whose content nobody reads. Everybody who uses the cache may take it, so may write to it."""
+    """Not part of an entry: a lock, whose content nobody reads. Every user may take it, so may write to it."""
     KEPT = "kept"
-    """No entry: a file that a framework keeps for its whole cache and reads: an index, a configuration, statistics."""
+    """Not part of an entry: a file that a framework reads for its whole cache: index, configuration, statistics."""
     TEMP = "temp"
     """Part of an entry that is being written; of no use once its writer is gone. A folder: with all below it."""
 
@@ -43,7 +43,7 @@ class Spot:
 
     kind: Kind
     group: bytes = b""
-    """Of a GROUP: the stem of the entry's files in their folder; a file alone is a group of its own name."""
+    """Of a GROUP: the stem of the entry's files in their folder; for a single file, its name."""
 
 
 NAMESPACES: tuple[str, ...] = (
@@ -97,7 +97,7 @@ def place(namespace: bytes, path: tuple[bytes, ...], is_dir: bool) -> Spot:
 
 
 ADOPTING = b".staging-adopt-"
-"""How the names begin under which `kcachefs adopt` copies what it then renames."""
+"""The prefix of the names under which `kcachefs adopt` copies files before it renames them."""
 
 
 def is_temporary(name: bytes) -> bool:
@@ -298,7 +298,7 @@ LAYOUTS: dict[bytes, Rows] = {
     b"warp": (
         (Kind.STRUCTURE, "*/"),
         (Kind.TEMP, "*/*_p#_t#/"),
-        # What tiles are linked from, for all modules. It comes as a whole folder first, and then file by file.
+        # What tiles are linked from, for all modules. The folder appears whole at first, then grows file by file.
         (Kind.STRUCTURE, "*/lto/"),
         (Kind.GROUP, "*/lto/{stem}_fatbin.lto"),
         (Kind.GROUP, "*/lto/{stem}.*"),

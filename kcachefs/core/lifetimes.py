@@ -14,8 +14,8 @@ from kcachefs.store.records import Inode
 TOGETHER_MAX = 16
 """Orphans that go in one transaction: requests wait for as long as that takes."""
 TURN_SECONDS = 0.0001
-"""Pause after a piece of work although no request came: one that waits for the lock has not been counted yet, and gets
-it only if it is left alone."""
+"""Pause after each piece of work, even if no request was seen: a thread that waits for the lock gets it only if we let
+go of it for a moment."""
 
 
 class Lifetimes:
@@ -25,7 +25,7 @@ class Lifetimes:
         self._nodes = nodes
         self._files = files
         self.leaving = set(nodes.orphans)
-        """Folders without a name that have names in them, which nobody is to see; at first, whatever has no name."""
+        """Folders without a name that still have names in them, which nobody may see; at first, all orphans."""
 
     def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
         """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
@@ -41,7 +41,7 @@ class Lifetimes:
         self._nodes.save(txn, ino, node)
 
     def release(self, ino: int, count: int) -> bool:
-        """The kernel lets go of `count` references; returns whether that leaves an inode without a name to nobody."""
+        """The kernel lets go of `count` references; returns whether that leaves an orphan that it no longer knows."""
         return self._nodes.release(ino, count) and ino in self._nodes.orphans
 
     def close_handle(self, ino: int) -> None:
@@ -70,7 +70,7 @@ class Lifetimes:
             self._remove(txn, ino, node)
 
     def let_go_of_many(self, inos: Sequence[int], pause_seconds: float = 0.0) -> None:
-        """The same for any number, with a pause after a few. One that cannot go keeps no other, unless none can."""
+        """The same for any number, with pauses. One that fails does not stop the others, unless all of a batch fail."""
         failed: Exception | None = None
         for start in range(0, len(inos), TOGETHER_MAX):
             some = inos[start : start + TOGETHER_MAX]
@@ -94,7 +94,7 @@ class Lifetimes:
                 yield error
 
     def let_go_of_orphans(self) -> int:
-        """Remove orphans that the kernel forgot unnoticed, or at a time when the disk was too full to remove them."""
+        """Remove orphans that the kernel forgot without our notice, or while the disk was too full to remove them."""
         gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_held(ino)]
         self.let_go_of_many(gone, TURN_SECONDS)
         return len(gone)

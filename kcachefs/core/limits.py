@@ -1,4 +1,4 @@
-"""What a filesystem may hold. By itself, so that commands which only pass it on need not load the filesystem."""
+"""What a filesystem may hold. Kept apart, so that commands that only pass it on need not load the filesystem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kcachefs.errors import UsageError
 GRACE_SECONDS = 30.0
 """How long after its last use an entry is safe, normally."""
 LEAST_MAX_SIZE = 1 << 20
-"""The smallest quota that makes sense: the catalog alone takes a part of that."""
+"""The smallest quota that makes sense: the catalog alone takes a part of it."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(limits: Limits) -> Limits:
-    """The same, if they can hold together; raises UsageError otherwise."""
+    """These limits, if they can hold together; raises UsageError otherwise."""
     for name, floor in limits.floors.items():
         if name in limits.ceilings and floor > limits.ceilings[name]:
             raise UsageError(f"--floor {name}: is above its --ceiling, so both cannot hold; lower it")

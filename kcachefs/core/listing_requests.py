@@ -1,4 +1,4 @@
-"""The requests about whole folders: what is in them, and that somebody looks at it.
+"""The requests about whole folders: what is in them, and who looks at it.
 
 Called by the engine's thread only. Errors carry an errno.
 """
@@ -39,20 +39,20 @@ class ListingRequests:
         """Whether every caller is shown a folder's names as they are."""
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
-        """At most `limit` names behind `cookie`; 0 starts from the top."""
+        """At most `limit` names after `cookie`; 0 starts from the top."""
         if ino == REPORT_INO:
             return self.report.listing(cookie)
         rows = self.policy.listing(ino, cookie, limit)
         return [row for row in rows if row[0] <= DOTDOT] if self._leaving and self._is_leaving(ino) else rows
 
     def kept_listing(self, ino: int, cookie: int, size: int) -> bytes | None:
-        """The same in the kernel's layout, in `size` bytes, if the listing of this folder was kept."""
+        """The same in the kernel's layout, in at most `size` bytes, if the listing of this folder was kept."""
         if not self._lists_all or ino == ROOT_INO or ino >= VIRTUAL_BASE or (self._leaving and self._is_leaving(ino)):
             return None
         return self._kept_listings.part(ino, cookie, size)
 
     def _is_leaving(self, folder: int) -> bool:
-        """Whether a folder, or the entry it is in, is being removed: nobody is to see a part of that."""
+        """Whether a folder, or the entry it is in, is being removed: nobody may see it half gone."""
         real = folder if folder < VIRTUAL_BASE else self.policy.real_inode(folder)
         if real is None:
             return False
@@ -61,7 +61,7 @@ class ListingRequests:
         return True
 
     def note_listing(self, caller: Caller, ino: int) -> None:
-        """The caller lists a folder: looking at what is in it is no use of it."""
+        """The caller lists a folder: looking at what is in it does not count as use."""
         if ino < VIRTUAL_BASE:
             self._uses.list_folder(ino, self.nodes.get(ino).entry, caller)
 

@@ -15,7 +15,7 @@ _PAGE = 64
 
 
 class LruOrder:
-    """Reads the order of one filesystem. Any thread; what is used meanwhile may still be returned."""
+    """Reads the order of one filesystem. Any thread; an entry that is used while it reads may still be returned."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class LruOrder:
             start = rows[-1][0] + b"\0"
 
     def first_that_suffice(self, batch: list[int], bytes_over: int, files_over: int) -> list[int]:
-        """As many entries of the batch, from the oldest on, as free that many bytes and files."""
+        """The oldest entries of the batch, just as many as free this many bytes and files."""
         for count, entry in enumerate(batch, 1):
             record = self._table.get(entry)
             if record is not None:

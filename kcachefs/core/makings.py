@@ -2,7 +2,7 @@
 
 The cost of a Triton entry is the time from the making of its folder, which Triton makes before it compiles, to its last
 file. Both times are those of inodes, so a kill in between changes nothing. Elsewhere a folder is made when the work is
-done already, and its times say nothing: the cost is unknown until somebody who can read the artefact tells it.
+done already, and its times say nothing: the cost is unknown until somebody who can read the artefact reports it.
 Unknown stays unknown, and is never taken for 0.
 
 A graph's cost contains that of its kernels and of the code that was written for it. So those that the graph's own run
@@ -39,11 +39,11 @@ from kcachefs.store.records import Inode
 SPAN, ARTEFACT, PART = (BASES.index(name) for name in ("span", "artefact", "part"))
 LONGEST_NS = LONGEST_SECONDS * 10**9
 PAUSE_NS = 600 * 10**9
-"""A file that comes this long after the last one was not compiled all that time."""
+"""A gap longer than this between two files is not counted as compiling."""
 _TOLERANCE_NS = 500_000_000
-"""How much a kernel's making may stick out of its graph's: the graph is written a moment after it was compiled."""
+"""How far a kernel's making may reach outside its graph's: the graph is written a moment after it was compiled."""
 _AT_ONCE_NS = 200_000_000
-"""A file of a group that is begun this long after the last one was not made at once with it."""
+"""A file of a group that is begun this long after the last one ended was added later."""
 
 _REMEMBERED = 16384
 
@@ -59,11 +59,11 @@ class Makers(NamedTuple):
     replacing: Collection[int]
     """Those whose files took the names of others'."""
     rivals: Collection[int]
-    """Those that made the same files at once."""
+    """Those that made the same files at the same time."""
 
 
 class Hit(NamedTuple):
-    """Hits of an entry that are written down."""
+    """Hits of an entry, as they are written down."""
 
     entry: int
     record: EntryRecord
@@ -89,7 +89,7 @@ class Makings:
         self._runs = runs
         self._profiles = profiles
         self._counted: BoundedDict[tuple[int, int], None] = BoundedDict(_REMEMBERED)
-        """Entries and those who made them, and were counted as having missed them."""
+        """Entries, each with a process that made it and was counted as having missed it."""
 
     def get(self, entry: int, source: Transaction | None = None) -> MakingRecord | None:
         raw = (source or self._catalog).get(making_key(entry))
@@ -114,7 +114,7 @@ class Makings:
         """
         making, run = self.get(entry, txn), self._runs.of(makers.entry)
         misses, rest = 0, zip(nodes, makers.files, strict=True)
-        # A record that was never used before has inherited its making: every sealed file was replaced meanwhile.
+        # A record without a use, but with a making, has inherited it: every sealed file was replaced.
         is_new = not record.used
         if making is None:
             if not is_new:
@@ -142,7 +142,7 @@ class Makings:
         for process in makers.rivals:
             rival = self._runs.of(process)
             if rival and not self._is_counted(txn, entry, process):
-                self._tally(txn, record, rival, misses=1, unknown=1)  # nobody saw when it began with it
+                self._tally(txn, record, rival, misses=1, unknown=1)  # nobody saw when it began
                 misses += 1
         return misses
 
@@ -189,10 +189,10 @@ class Makings:
     def _note_rewrite(
         self, txn: Transaction, entry: int, record: EntryRecord, making: MakingRecord, run: int, author: int
     ) -> bool:
-        """True if that run had not written into the entry before: it missed it."""
+        """True if that run had not written into the entry before, and so missed it."""
         is_first = (making.rewriter != run or not making.rewritten) and not self._is_counted(txn, entry, author)
         if is_first:
-            self._tally(txn, record, run, misses=1, unknown=1)  # nobody saw when this run began with it
+            self._tally(txn, record, run, misses=1, unknown=1)  # nobody saw when this run began
             path = self._history.path_of(record)
             detail = f"by run {run}" if run else ""
             self._history.note_event("rewritten", uid=record.uid, path=path or "", detail=detail)
@@ -229,7 +229,7 @@ class Makings:
         return record.created
 
     def _is_span_known(self, record: EntryRecord) -> bool:
-        """Whether the entry's folder was made before the work began: so it is with Triton's, also inside Inductor's."""
+        """Whether the entry's folder was made before the work began, as Triton's is, also inside Inductor's cache."""
         label, path = self._place(record)
         return (label == "triton" and len(path) == 1) or (label == "inductor" and path[:1] == (b"triton",))
 
@@ -240,9 +240,9 @@ class Makings:
         return "", ()
 
     def set_costs(self, costs: dict[int, int], parts: dict[int, int]) -> int:
-        """Artefacts say what their entries cost, in nanoseconds; returns how many of the entries there are.
+        """Note what entries cost by their artefacts, in nanoseconds; returns how many of the entries are here.
 
-        `costs` contain what was made meanwhile, `parts` are what other entries do not account for.
+        `costs` include what was made in that time, `parts` are what no other entry accounts for.
         """
         self._catalog.fold()
         spans = [self._covered(one) for one in self._all() if one.basis == SPAN and one.run]
@@ -306,7 +306,7 @@ class Makings:
             return None
         own = self._covered(making)
         if run and own.run == run:
-            return 0  # its own compilers made it: a cold start would have loaded it as well
+            return 0  # its own compilers made it: a start with an empty cache loads it as well
         if making.basis == ARTEFACT:
             self._runs.cover(run, own)
         elif (

@@ -24,13 +24,13 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode, name_key, name_of, names_prefix, number_of, unpack_name
 
 MOVED_MAX = 128
-"""Names in and below a folder that can come to another entry or namespace: all of them have to be changed."""
+"""A folder with more names in and below it cannot come to another entry or namespace: each would have to change."""
 SEEN_MAX = 1000
-"""Names that are looked at when a folder with folders in it is moved to another folder."""
+"""Names that are looked at, at most, when a folder with folders in it is moved to another folder."""
 _FOLDER_COST = 10
 """Names that can be looked up one by one in the time that it takes to open a folder."""
 _LOOKED_AT = 256
-"""Names of a folder that are searched for another name of a file, while requests wait."""
+"""Names of a folder that are searched, while requests wait, for another name of a file."""
 
 
 class Membership:
@@ -104,7 +104,7 @@ class Membership:
             self._counts.move(txn, ino, node, entry)
 
     def _mark(self, txn: Transaction, caller: Caller, ino: int, node: Inode, kind: Kind) -> None:
-        """What had another name is to be kept by its new one, or to be reaped if its writer dies."""
+        """Note what a new name makes of an inode: its owner's alone, or temporary, to be reaped if its writer dies."""
         if kind is Kind.KEPT:
             node.flags |= Inode.PUBLISHED
         elif kind is Kind.TEMP and ino not in self._temporaries:
@@ -116,7 +116,7 @@ class Membership:
             self._uses.note_replaced(node.entry, ino, other)
 
     def linked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
-        """A file got one more name. It stays in its entry; what was temporary comes to the entry of the new name."""
+        """A file got one more name. It stays in its entry; a temporary file comes to the entry of the new name."""
         if ino not in self._temporaries:
             node.parent = parent
         elif not node.entry:  # its folder stays that of the temporary name, which is the one to be reaped
@@ -125,7 +125,7 @@ class Membership:
     def unlinked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """One name of several goes. If it was the one in the file's entry, the file belongs where another name is.
 
-        Looks for another name where it is found quickly. Otherwise the evictor looks when it finds the entry empty.
+        Looks only where another name is found quickly. If it is not, the evictor looks when it finds the entry empty.
         """
         if (self._nodes.get(parent).entry or self._placement.group_at(parent, name, txn)) == node.entry:
             for key in self._names_near(node.parent, parent, name):
@@ -135,7 +135,7 @@ class Membership:
                     return
 
     def rehome(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
-        """Have a file belong to the entry of that name of it."""
+        """Have a file belong to the entry of this one of its names."""
         node.parent = parent
         entry, _ = self._placement.entry_under(txn, ino, node, parent, name)
         if entry != node.entry:
@@ -160,7 +160,7 @@ class Membership:
                 yield key
 
     def refuse_deep(self, ino: int, height: int) -> None:
-        """Refuse to move a folder with folders in it that are nested deeper than `height`, or are too many to look."""
+        """Refuse to move a folder whose folders are nested deeper than `height`, or are too many to look at."""
         seen, depth, folders = 0, 0, [ino]
         while folders := [folder for folder in folders if self._nodes.get(folder).nlink > 2]:
             depth += 1
@@ -171,12 +171,12 @@ class Membership:
                 rows += self._catalog.scan(names_prefix(folder), limit=SEEN_MAX + 1)
                 seen += _FOLDER_COST
                 if seen + len(rows) > SEEN_MAX:
-                    raise FsError(errno.EXDEV, "a folder that holds so many others is not moved to another folder")
+                    raise FsError(errno.EXDEV, "a folder that holds too many others cannot be moved to another folder")
             seen += len(rows)
             folders = [child for child, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFDIR >> 12]
 
     def _refuse_large(self, ino: int) -> None:
-        """Refuse to have everything in a folder belong to another entry if that is too much; then `mv` copies it."""
+        """Refuse to move a folder to another entry if it holds too many names; then `mv` copies it."""
         count, folders = 0, [ino]
         while folders:
             rows = self._catalog.scan(names_prefix(folders.pop()), limit=MOVED_MAX + 1)

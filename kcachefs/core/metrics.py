@@ -1,7 +1,7 @@
 """Statistics in Prometheus' text format, each metric with its meaning and its type.
 
-No label has an unbounded number of values: the namespaces of the frameworks have one each, so do the first few folders
-that somebody made beside them, and all further ones are added up.
+No label has an unbounded number of values: the namespace of each framework has one, so do the first few folders that
+somebody made next to them, and all further ones are added up.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _BY_NAMESPACE = {
     "files": ("files", "gauge", "Files in entries."),
     "plain_bytes": ("plain_bytes", "gauge", "Size of the files as readers see it."),
     "stored_bytes": ("stored_bytes", "gauge", "What the files take compressed; shared bytes count for each file."),
-    "compression_ratio": ("compression_ratio", "gauge", "Plain by stored bytes."),
+    "compression_ratio": ("compression_ratio", "gauge", "Plain bytes divided by stored bytes."),
     "hits_total": ("hits", "counter", "Uses of an entry by somebody other than its writer."),
     "misses_total": ("misses", "counter", "Entries that were written because they were not there."),
-    "hit_ratio": ("hit_rate", "gauge", "Hits by hits and misses."),
+    "hit_ratio": ("hit_rate", "gauge", "Hits divided by hits and misses together."),
     "served_bytes_total": ("bytes_served", "counter", "Plain bytes of each entry that was hit, counted with each hit."),
     "evictions_total": ("evictions", "counter", "Entries evicted."),
     "evicted_bytes_total": ("evicted_bytes", "counter", "Stored bytes of the entries evicted."),
     "last_used_timestamp_seconds": ("last_used", "gauge", "When an entry was last used; 0: never."),
 }
-"""By the metric's name: the field of `Numbers`, its type, what it says."""
+"""By the metric's name: the field of `Numbers`, its type, its help text."""
 
 _OF_STORE = {
     "objects": ("objects", "Distinct contents."),
     "unique_bytes": ("unique_bytes", "Plain bytes of the distinct contents."),
     "referenced_bytes": ("referenced_bytes", "Plain bytes of the sealed files, counted once per file."),
-    "dedup_ratio": ("dedup_ratio", "Referenced by unique bytes."),
+    "dedup_ratio": ("dedup_ratio", "Referenced bytes divided by unique bytes."),
     "used_bytes": ("used_bytes", "What the store takes on disk, everything included."),
     "unsealed_bytes": ("unsealed_bytes", "What files that are not sealed yet take on disk."),
-    "payload_bytes": ("payload_bytes", "The part of used_bytes that is stored of the files."),
+    "payload_bytes": ("payload_bytes", "The part of used_bytes that holds the content of files."),
     "overhead_bytes": ("overhead_bytes", "The part of used_bytes that records, dictionaries and history take."),
-    "slack_bytes": ("slack_bytes", "The part of used_bytes that nothing is in: deleted, or kept for files to come."),
+    "slack_bytes": ("slack_bytes", "The part of used_bytes that holds nothing: deleted, or kept for files to come."),
     "max_bytes": ("max_bytes", "The quota."),
     "saved_bytes": ("bytes_saved", "How much less the store takes than its files hold."),
     "nameless_files": ("nameless", "Deleted files that somebody still has open."),
@@ -56,7 +56,7 @@ _OF_STORE = {
 
 _OF_FLEET = {
     "ready": ("", "gauge", "1 while the bucket can be asked, 0 after a fault or without an agent."),
-    "index_age_seconds": ("index_age", "gauge", "Since the index was loaded; -1: there is none."),
+    "index_age_seconds": ("index_age", "gauge", "Seconds since the index was loaded; -1: there is none."),
     "index_keys": ("index_keys", "gauge", "Entries and folders that the index names."),
     "hits_total": ("hits", "counter", "Entries that somebody waited for, and that came from the fleet."),
     "given_up_total": ("given_up", "counter", "Packs that were asked for and did not come."),
@@ -69,7 +69,7 @@ _OF_FLEET = {
     "published_packs_total": ("published", "counter", "Packs that were published."),
     "queue_entries": ("queue", "gauge", "Entries that wait to be published."),
 }
-"""By the metric's name: the field of `FleetNumbers`, its type, what it says."""
+"""By the metric's name: the field of `FleetNumbers`, its type, its help text."""
 
 
 _LABELLED = (
@@ -77,9 +77,9 @@ _LABELLED = (
         *("gone_entries_total", "evictions", "reason", "counter"),
         "Entries that went since the worker started: evicted for room, by a command, or lost to damage.",
     ),
-    ("store_bytes", "store_bytes", "kind", "gauge", "What the store takes on disk, by what takes it."),
+    ("store_bytes", "store_bytes", "kind", "gauge", "What the store takes on disk, by kind of data."),
 )
-"""The metric's name, the field of `Activity`, its label, its type, what it says."""
+"""The metric's name, the field of `Activity`, its label, its type, its help text."""
 
 _OF_ACTIVITY = {
     "remade_total": ("remade", "counter", "Entries compiled again after they had been evicted to make room."),
@@ -90,10 +90,10 @@ _OF_ACTIVITY = {
         "What the entries hit had cost to make, as far as it is known.",
     ),
     "frames_cached": ("frames_cached", "gauge", "Decoded frames kept in memory."),
-    "frames_cached_bytes": ("frames_cached_bytes", "gauge", "What they take."),
-    "waiting_for_sealing_files": ("waiting_for_sealing", "gauge", "Files that are closed and not sealed yet."),
+    "frames_cached_bytes": ("frames_cached_bytes", "gauge", "Bytes that the decoded frames kept in memory take."),
+    "waiting_for_sealing_files": ("waiting_for_sealing", "gauge", "Files that were written and wait to be sealed."),
 }
-"""By the metric's name: the field of `Activity`, its type, what it says."""
+"""By the metric's name: the field of `Activity`, its type, its help text."""
 
 _LIMITS = (*(2**bits / 1e9 for bits in BOUNDS), "+Inf")
 
@@ -136,8 +136,8 @@ def about_metrics(about: About) -> bytes:
     labels = {"version": about.version, "engine": about.engine, "policy": about.policy}
     uptime = round(max(0.0, time.time() - about.started), 3)
     lines = [
-        *_metric("build_info", "gauge", "Always 1; the labels say what serves it.", [(_labels(labels), 1)]),
-        *_metric("uptime_seconds", "gauge", "Since it was mounted.", [("", uptime)]),
+        *_metric("build_info", "gauge", "Always 1; the labels say what serves the mount.", [(_labels(labels), 1)]),
+        *_metric("uptime_seconds", "gauge", "Seconds since the mount was made.", [("", uptime)]),
         *_metric("restarts_total", "counter", "Workers that died and were replaced.", [("", about.restarts)]),
         *_metric("reloads_total", "counter", "Workers replaced by kcachefs reload.", [("", about.reloads)]),
     ]
@@ -150,12 +150,12 @@ def metric(name: str, kind: str, meaning: str, value: float) -> bytes:
 
 
 def _bounded(namespaces: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """The same, printable, with at most `OTHERS_MAX` that are no framework's, those made first: no counter may jump."""
+    """The same, printable, with at most `OTHERS_MAX` of no framework, those made first: no counter may jump."""
     found: dict[str, Numbers] = {}
     left = OTHERS_MAX
     for name, row in namespaces.items():
         label = printable(name)
-        if label in found:  # somebody named a folder as another one is shown: no series may come twice
+        if label in found:  # two folders are shown alike: no series may come twice
             found[label] = added(found[label], row)
         elif label in NAMESPACES or label == "/":
             found[label] = row

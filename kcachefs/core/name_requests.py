@@ -118,7 +118,7 @@ class NameRequests(ListingRequests):
             self.let_go((ino,))
 
     def let_go(self, inos: Sequence[int]) -> None:
-        """Remove these, of which `release` said that nothing refers to them."""
+        """Remove inodes that nothing refers to, as `release` found."""
         self._lifetimes.let_go_of_many(inos)
 
     def release(self, ino: int, count: int) -> bool:

@@ -19,7 +19,7 @@ from kcachefs.store.records import TENANTS, Inode, names_prefix, unpack_name
 _PATHS_MAX = 10_000
 _FOLDER_TYPE = 4
 Row = tuple[int, str, NamespaceRecord]
-"""A namespace: its folder's inode, its name, what it holds."""
+"""A namespace: its folder's inode, its name, its record."""
 
 
 class Namespaces:
@@ -45,15 +45,15 @@ class Namespaces:
         self.protected.add(ino)
 
     def path(self, ino: int, node: Inode) -> tuple[int, tuple[bytes, ...]]:
-        """A folder's namespace, and its path in there."""
+        """A folder's namespace, and its path in that."""
         found = self._paths.get(ino)
         if found is None:
-            with self._catalog.lock:  # a path that was put together must not be kept after a folder in it moved
+            with self._catalog.lock:  # a path must not be kept once a folder in it has moved
                 found = self._paths.get(ino) or self._find_path(ino, node)
         return found
 
     def _find_path(self, ino: int, node: Inode) -> tuple[int, tuple[bytes, ...]]:
-        """Up to the namespace, then down again: recursion would fail for folders that are nested deeply."""
+        """Up to the namespace, then down again: recursion would fail for deeply nested folders."""
         found = None
         below: list[tuple[int, bytes]] = []
         while node.parent not in self.roots:
@@ -75,7 +75,7 @@ class Namespaces:
         return folder if folder in self.roots else self.path(folder, self._nodes.get(folder))[0]
 
     def path_of(self, record: EntryRecord) -> tuple[bytes, ...]:
-        """Where an entry stands: its namespace, the folders below it, its own name."""
+        """An entry's full path: its namespace, the folders below that, its own name."""
         if record.folder in self.roots:
             return (*self._above(record.folder), record.name)
         namespace, path = self.path(record.folder, self._nodes.get(record.folder))
@@ -100,7 +100,7 @@ class Namespaces:
         return [(number, label, self._table.counts(number)) for number, label in self._labels().items()]
 
     def rows_of(self, uid: int) -> list[Row]:
-        """The same, of what one user holds, as of a second ago at most: anybody may ask as often as they like."""
+        """The same for what one user holds, at most a second old: anybody may ask as often as they like."""
         found = []
         for namespace, record in self._table.shares_of(uid):
             with contextlib.suppress(FsError):

@@ -1,12 +1,12 @@
 """Inodes: read through a bounded cache, numbered, changed in transactions; and who still refers to each.
 
 An inode lives while it has a name, a lookup that the kernel has not forgotten, or an open handle. The kernel's count is
-known only in memory; an inode without a name stands in the catalog's orphan table until it is let go, so that a daemon
-that starts after a kill finds it there. What happens at the end of an inode's life is in `lifetimes.py`.
+known only in memory; an inode without a name is in the catalog's orphan table until it is let go, so that a daemon that
+starts after a kill finds it there. What happens at the end of an inode's life is in `lifetimes.py`.
 
 A worker that takes over from a dead one does not know the counts so far. So an inode that is older than the worker does
 not go with its last name, but when the kernel is known to have let go of it: when a FORGET gives back more references
-than were counted since (they must be all there are), or when the kernel is asked.
+than this worker has counted (so they are all of them), or when the kernel is asked.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Nodes:
         raw = store.catalog.get(META_INO)
         self._next_ino = self._reserved_ino = unpack_number(raw) if raw is not None else ROOT_INO + 1
         self._uncertain_below = 0
-        """Inodes below this number may be known to the kernel from an earlier worker, which `lookups` does not show."""
+        """Inodes below this number may be known to the kernel from an earlier worker, and then `lookups` lacks them."""
         self.lookups: dict[int, int] = {}
         """References that the kernel holds, by inode. Changed by the engine's thread, and under the lock by lookups
         that waited for a remote tier."""
@@ -83,7 +83,7 @@ class Nodes:
         return node if node is not None else self._load(ino)
 
     def _load(self, ino: int) -> Inode:
-        with self._catalog.lock:  # what was read must not enter the cache after a change that was made meanwhile
+        with self._catalog.lock:  # a record read before a change must not enter the cache after it
             node = self._cache.get(ino)
             if node is None:
                 raw = self._catalog.get(inode_key(ino))
@@ -97,7 +97,7 @@ class Nodes:
             return node
 
     def prefetch(self, inos: Iterable[int]) -> None:
-        """These will be asked for: read all of them at once."""
+        """These inodes will be asked for: read all of them at once."""
         with self._catalog.lock:
             missing = {inode_key(ino): ino for ino in inos if ino not in self._cache}
             if missing:
@@ -135,7 +135,7 @@ class Nodes:
 
     @property
     def next_ino(self) -> int:
-        """The number that the next inode gets; all there are have smaller ones."""
+        """The number of the next inode; all existing ones have smaller numbers."""
         return self._next_ino
 
     def _unreserve(self) -> None:
@@ -188,15 +188,15 @@ class Nodes:
         return True
 
     def has_references(self, ino: int) -> bool:
-        """Whether the kernel knows it, as it does every inode that is open or mapped anywhere."""
+        """Whether the kernel knows an inode, as it knows every one that is open or mapped anywhere."""
         return ino in self.lookups
 
     def is_held(self, ino: int) -> bool:
-        """The same; asks the kernel if the count died with a worker. Not for the thread that answers requests."""
+        """The same, but asks the kernel if the count died with a worker. Not for the thread that answers requests."""
         return ino in self.lookups or (ino < self._uncertain_below and self._kernel.knows(ino))
 
     def drop_name(self, ino: int, node: Inode) -> Fate:
-        """Take one name off an inode, in memory; the caller acts on what it says and saves."""
+        """Take one name off an inode, in memory; the caller acts on the result and saves the inode."""
         node.nlink = 0 if node.is_dir else node.nlink - 1
         if node.nlink > 0:
             return LIVES

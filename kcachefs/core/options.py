@@ -12,7 +12,7 @@ from kcachefs.core.sharing import Sharing
 BLOCK = 4096
 NAME_MAX = 255
 FOREVER_SECONDS = 3600
-"""How long the kernel may trust names and attributes: every change comes through it, or is announced to it."""
+"""How long the kernel may trust names and attributes: every change goes through it, or is announced to it."""
 PREFERRED_SIZE = 64 << 10
 """The block size that stat reports: C programs, gcc among them, then write 8 KiB at a time instead of 4."""
 
@@ -27,7 +27,7 @@ class FsOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_gid: int | None = None
     """The group whose members may read the metrics of the whole mount."""
     resumed: bool = False
-    """The mount is there already, and its last worker died."""
+    """The mount exists already, and its last worker died."""
 
 
 class Statfs(msgspec.Struct, frozen=True):

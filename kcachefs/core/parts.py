@@ -38,7 +38,7 @@ from kcachefs.store.entry_table import EntryTable
 
 
 class Parts:
-    """Everything that a policy and the filesystem stand on."""
+    """Everything that a policy and the filesystem are built on."""
 
     def __init__(self, store: Store, options: FsOptions, kernel: Kernel) -> None:
         self.store = store
@@ -111,7 +111,7 @@ class Parts:
 
 
 def _accounts(store: Store, options: FsOptions, nodes: Nodes) -> Accounts | None:
-    """The accounts of a mount with a quota per user. Others keep none, and pay nothing for them."""
+    """The accounts of a mount with a quota per user. Other mounts keep none, and pay nothing for them."""
     if not options.limits.max_size_per_uid:
         return None
     accounts = Accounts(store, options.limits.account_of)

@@ -1,7 +1,7 @@
-"""Placement: which entry a name belongs to, by the layout of its namespace and by where it stands.
+"""Placement: which entry a name belongs to, by the layout of its namespace and by its place in it.
 
-Below the folder of an entry everything belongs to that entry. Elsewhere `layouts.place` says. The entry of a folder has
-the folder's inode as its number; a group of files has a number of its own.
+Everything below the folder of an entry belongs to that entry. Elsewhere `layouts.place` decides. The entry of a folder
+has the folder's inode as its number; a group of files has a number of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Placement:
         return self.spot(parent, self._nodes.get(parent), name, is_dir).kind
 
     def group_at(self, parent: int, name: bytes, txn: Transaction | None = None) -> int:
-        """The entry of the group that a file of that name would belong to; 0 where there is none."""
+        """The entry of the group that a file of that name would belong to; 0 if there is none."""
         spot = self.spot(parent, self._nodes.get(parent), name, False)
         return self._table.group(parent, spot.group, txn) if spot.kind is Kind.GROUP else 0
 

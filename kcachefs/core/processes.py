@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: who began when, below whom, with which command line.
+"""Processes as /proc shows them: when each began, its ancestors, its command line.
 
 A worker is confined, but reads /proc. It sees the processes of its own pid namespace and those below it.
 """
@@ -12,24 +12,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _DEPTH_MAX = 64
-"""Ancestors looked at."""
+"""How many ancestors are looked at."""
 _START_TIME, _PARENT = 19, 1
-"""Places in /proc/PID/stat, counted from behind the command's name, which may contain anything."""
+"""Positions in /proc/PID/stat, counted from after the command's name, which may contain anything."""
 _PROCESS = b"\nTgid:"
 _TICKS = os.sysconf("SC_CLK_TCK")
 ARGV_MAX = 200
 
 
 class Process(NamedTuple):
-    """One process and no other: numbers are used again, but not with the same start."""
+    """One process, unmistakably: numbers are used again, but not with the same start."""
 
     pid: int
     ticks: int
-    """When it began, in clock ticks since the machine did."""
+    """When it began, in clock ticks since the machine was started."""
 
 
 class Story(NamedTuple):
-    """What /proc told of a process."""
+    """What /proc says of a process."""
 
     process: Process
     uid: int
@@ -55,7 +55,7 @@ def tell(thread: int) -> Story | None:
 
 
 def process_of(thread: int) -> int:
-    """The process that a thread belongs to: requests carry the thread's number."""
+    """The number of the process that a thread belongs to: requests carry the thread's number."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(_field(_read(f"/proc/{thread}/status"), _PROCESS)[0])
     return thread
@@ -104,13 +104,13 @@ def _look(pid: int) -> tuple[Process, int]:
 
 
 def _field(status: bytes, name: bytes) -> list[bytes]:
-    """The words behind a name in /proc/PID/status; a ValueError if it has none."""
+    """The words after a name in /proc/PID/status; raises ValueError if the name is not there."""
     begin = status.index(name) + len(name)
     return status[begin : status.index(b"\n", begin)].split()
 
 
 def _read(path: str) -> bytes:
-    """The beginning of a file of /proc. A process waits for this, so no more is done than it takes."""
+    """The beginning of a file of /proc. A process waits for this, so it does only the minimum."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, 8192)

@@ -1,4 +1,4 @@
-"""Whose an entry is under the policy `publish`: the user's who published in it first, whoever made its folder."""
+"""Who owns an entry under the policy `publish`: the user who published in it first, whoever made its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kcachefs.store.inode_numbers import GROUP_BASE, ROOT_INO
 from kcachefs.store.records import Inode
 
 LOOKED_AT = 1000
-"""Files of an entry that are looked at: more would keep everybody waiting."""
+"""How many names of an entry are looked at: more would keep everybody waiting."""
 _REMEMBERED = 16384
 
 
@@ -28,7 +28,7 @@ class Publishers:
         self._temporaries = temporaries
         self._walk = walk
         self._first: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
-        """The first file of an entry."""
+        """The first file of each entry."""
 
     def owner_of(self, entry: int) -> int | None:
         """Who published first in an entry; None if nobody has."""
@@ -36,7 +36,7 @@ class Publishers:
         return first.uid if first is not None else None
 
     def first_file(self, entry: int) -> Inode | None:
-        """The first file that was made in an entry, whose owner is the entry's; of a very large entry, one of them."""
+        """The first file made in an entry, whose owner owns the entry; of a very large entry, one of its files."""
         ino = self._first.get(entry) or entry & ~GROUP_BASE  # a group usually has the number of its first file
         with contextlib.suppress(FsError):
             node = self._nodes.get(ino)
@@ -44,7 +44,7 @@ class Publishers:
                 return node
         files = list(self.files_of(entry))
         record = self._table.get(entry)
-        # Inode numbers give the order only until the entry is listed: a later user may move an older file into it.
+        # Inode numbers give the order only until the entry is listed: then another user may move an older file into it.
         own = [row for row in files if record is not None and row[1].uid == record.uid]
         found = min(own or files, key=lambda row: row[0], default=None)
         if found is None:
@@ -59,7 +59,7 @@ class Publishers:
                 yield ino, node
 
     def is_temporary(self, ino: int, node: Inode) -> bool:
-        """Whether it has a temporary name, or is in a folder that has one."""
+        """Whether an inode has a temporary name, or is in a folder that has one."""
         temporary = self._temporaries.inodes
         if ino in temporary:
             return True

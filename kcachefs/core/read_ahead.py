@@ -1,4 +1,4 @@
-"""Reading ahead: a command that starts finds in memory what its last start read, as `start_profiles.py` knows it.
+"""Reading ahead: a command that starts finds in memory what its last starts read, which `start_profiles.py` knows.
 
 A thread reads the stored bytes of all of it in one sweep: one piece at a time, so that a request finds at most one
 piece before it at the disk, and with a pause after every few files, so that no request waits for this thread.
@@ -23,10 +23,10 @@ from kcachefs.store.records import Content
 log = logging.getLogger(__name__)
 
 SWEEP_MAX = 1 << 30
-"""Stored bytes that are read ahead for a start."""
+"""Stored bytes that are read ahead for a start, at most."""
 _PIECE = 1 << 20
 _GAP = 128 << 10
-"""Bytes between two objects that are read along with them: quicker than to begin again behind them."""
+"""Gaps between objects up to this size are read along: quicker than a new read after the gap."""
 _FILES_AT_A_TIME = 64
 _PAUSE_SECONDS = 0.001
 
@@ -53,11 +53,11 @@ class ReadAhead:
             name_hash = self._profiles.starting.get()
             try:
                 self.sweep(name_hash)
-            except Exception as error:  # what is not read ahead is read when it is needed
+            except Exception as error:  # then it is read when it is needed
                 log.debug("nothing was read ahead: %r", error)
 
     def sweep(self, name_hash: bytes) -> int:
-        """Read ahead what the last starts of a name read; returns how many stored bytes that were."""
+        """Read ahead what the last starts of a name read; returns how many stored bytes that was."""
         entries = self._profiles.entries_under(name_hash)
         done, volumes = 0, self._objects.volumes
         for ranges in _batches(self._ranges(entries)):
@@ -105,7 +105,7 @@ def merged(ranges: Sequence[Range]) -> list[Range]:
 
 
 def _batches(ranges: Iterator[Range]) -> Iterator[list[Range]]:
-    """A few at a time: what is used first is to be read first, and neighbours together."""
+    """The ranges, a few at a time: what is used first is read first, and neighbours are read together."""
     batch: list[Range] = []
     for one in ranges:
         batch.append(one)

@@ -1,6 +1,6 @@
 """Names for people: what the entry behind a key is called, read from its own files. Nothing is unpickled.
 
-Entries of the same name (a kernel for other types or block sizes) are told apart by the facts in which they differ.
+Entries of the same name (one kernel for several types or block sizes) are told apart by the facts that differ.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Read = Callable[[tuple[bytes, ...]], bytes | None]
 
 _NAMED_ALREADY = ("name", "hash", "target", "arch", "backend_name", "num_warps", "num_stages", "extern_libs")
 _ARGUMENTS, _BLOCKS = "arguments", "blocks of"
-"""Facts that are read from a kernel's IR; all others are its options."""
+"""Facts that are read from a kernel's IR; all other facts are its options."""
 _SHOWN_FACTS = 3
 _NAME_MAX = 200
 _FACT_MAX = 400
 _FACTS_MAX = 100
 _FILES_MAX = 16
-"""Files of an entry that are looked into for its name."""
+"""Files of an entry that are searched for its name, at most."""
 _JSON_MAX = 1 << 20
 _FUNCTION = b"tt.func public @"
 _FUNCTION_MAX = 64 << 10
 _SIGNATURE = re.compile(rb"tt\.func public @[^(]*\((.*?)\)(?: attributes)? *\{")
-"""Matched at one place in a text of bounded length: searching for it takes time as the square of that."""
+"""Matched at one place in a text of bounded length: a search takes time that grows with the square of the length."""
 _ARGUMENT = re.compile(rb"%[\w.]+: (?:!tt\.(ptr)<([\w!.]+)|(\w+))")
 _TENSOR = re.compile(rb"tensor<((?:\d+x)+)")
 _AOT_ID = re.compile(rb"AOT ID: \['(\d{1,9})_(\w{1,60})'\]")
@@ -65,7 +65,7 @@ def readable(
     """What a person calls the entry at `path` (of a group: its folder and stem).
 
     `names` are the files of the entry (of a tree: those at its top), and `read` gives the bytes of one of them, by
-    its path relative to the entry's folder. Without names, or when nothing in them tells, it is the path.
+    its path relative to the entry's folder. Without names, or if nothing in them helps, it is the path.
     """
     kernel = _triton_kernel(read, names)
     if kernel is not None:
@@ -78,8 +78,8 @@ def readable(
 def bytecode_name(path: tuple[bytes, ...], description: bytes | None) -> str:
     """What a person calls an entry of bytecode: the distribution and its version, or the folder of the sources.
 
-    `path` begins with the environment, and `description` is that environment's own file; without it the name of the
-    package has to do.
+    `path` begins with the environment, and `description` is that environment's own file; without it, the name of the
+    package is used.
 
     >>> told = b'{"python": "3.11", "packages": {"yaml": "PyYAML 6.0"}}'
     >>> bytecode_name((b"cpython-311-4f05", b"opt", b"site-packages", b"yaml"), told)
@@ -104,7 +104,7 @@ def bytecode_name(path: tuple[bytes, ...], description: bytes | None) -> str:
 
 
 def kernel_facts(read: Read, names: Sequence[bytes]) -> dict[str, str]:
-    """What is known of a Triton kernel beside its name: the types of its arguments, its blocks, its options."""
+    """What is known of a Triton kernel besides its name: the types of its arguments, its blocks, its options."""
     facts: dict[str, str] = {}
     source = next((read((name,)) or b"" for name in names if name.endswith(b".ttir")), b"")
     at = max(0, source.find(_FUNCTION))
@@ -129,7 +129,7 @@ def told_apart(kernels: Sequence[dict[str, str]], keys: Sequence[str]) -> list[s
     >>> told_apart([{"shared": "0", "debug": "false"}, {"shared": "64", "debug": "false"}], ["AB12", "CD34"])
     ['shared 0', 'shared 64']
 
-    An option that is not set is called that; what is read from the IR is unknown where there is none.
+    An option that is missing is called unset; a fact of the IR is unknown if there is no IR.
 
     >>> told_apart([{"maxnreg": "64"}, {"blocks of": "128"}], ["AB12", "CD34"])
     ['maxnreg 64, blocks of unknown', 'maxnreg unset, blocks of 128']
@@ -146,7 +146,7 @@ def told_apart(kernels: Sequence[dict[str, str]], keys: Sequence[str]) -> list[s
 
 
 def _triton_kernel(read: Read, names: Sequence[bytes]) -> str | None:
-    """Name, target, warps and stages of the kernel whose files these are, as its json tells them."""
+    """Name, target, warps and stages of the kernel whose files these are, from its json."""
     for facts in _options_of(read, names):
         try:
             target = facts["target"]

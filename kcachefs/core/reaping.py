@@ -18,7 +18,7 @@ from kcachefs.errors import FsError
 
 TEMPORARY_SECONDS = 60.0
 TEMPORARY_UNKNOWN_SECONDS = 3600.0
-"""The least age of what is reaped: where its writer is dead, and where its writer cannot be seen from here."""
+"""The least age of what is reaped, if its writer is dead, and if its writer cannot be seen from here."""
 
 
 class Reaper:
@@ -44,12 +44,12 @@ class Reaper:
         self._evictor = evictor
         self._name_gone = name_gone
         self._ahead: dict[int, int] = {}
-        """What was begun in the future, because the clock was set back since, and when that was first noticed."""
+        """Inodes begun in the future, because the clock was set back since, and when that was first noticed."""
         self.seconds = TEMPORARY_SECONDS
         self.unknown_seconds = TEMPORARY_UNKNOWN_SECONDS
 
     def reap(self) -> int:
-        """Returns how many names were removed."""
+        """Remove what was abandoned; returns how many names went."""
         reaped = 0
         for ino, names in self._walk.names_of(self._without_writer()).items():
             if not self._is_abandoned(ino, names):
@@ -61,7 +61,7 @@ class Reaper:
         return reaped
 
     def _without_writer(self) -> list[int]:
-        """What is old enough, and whose writer is gone."""
+        """Inodes that are old enough and whose writer is gone."""
         found, ahead = [], self._ahead
         self._ahead = {}
         for ino in list(self._temporaries.inodes):
@@ -78,7 +78,7 @@ class Reaper:
         return int((self.seconds if pid else self.unknown_seconds) * 1e9)
 
     def _is_abandoned(self, ino: int, names: list[Name]) -> bool:
-        """Whether nobody went on with it: with a folder, or with anything below it."""
+        """Whether nobody has gone on with an inode, or with anything below it if it is a folder."""
         writer = self._temporaries.writer_of(ino)
         if writer is None:
             return False
@@ -103,14 +103,14 @@ class Reaper:
     def _drop(self, ino: int, parent: int, name: bytes) -> bool:
         with self._nodes.change() as txn:
             if self._tree.find(parent, name) != ino:
-                return False  # it was given another name just now
+                return False  # it was renamed just now
             self._remover.drop(txn, ino, parent, name)
         self._remover.clear_out()
         return True
 
 
 def _is_running(pid: int) -> bool:
-    """Also where /proc hides other users' processes."""
+    """Whether a process runs; works also where /proc hides other users' processes."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

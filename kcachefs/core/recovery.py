@@ -1,15 +1,15 @@
-"""Recovery: the first mount after the machine went down drops, or takes back, what may not have reached the disk.
+"""Recovery: the first mount after the machine went down drops what may not have reached the disk, or takes it back.
 
-The catalog is a true state of the past: the journal loses its end in a power cut, never something in the middle. So
-names, and which bytes belong to which file, are consistent. Objects are too, since opening the store checked those that
-were not folded yet. Everything else is *doubtful*:
+The catalog is in a state that it had once: in a power cut the journal loses its end, never something in the middle. So
+names, and which bytes belong to which file, are consistent. Objects are too, because opening the store checked those
+that were not folded yet. Everything else is *doubtful*:
 
 - bytes in slots and spool files, which nobody syncs;
-- files without bytes that are only moments old: they may have been made to be written to next.
+- files without bytes that are only moments old: their maker may have been about to write to them.
 
 A doubtful file that was synced goes back to the state that was synced. Any other is lost, and with it its entry,
 because an entry is whole or absent: every file of it that was not synced is dropped. If some were synced, those stay,
-and the entry is what it was then; unless one of those is lost, which takes a damaged disk. Only a file under a
+and the entry is what it was then, unless one of those is lost, which takes a damaged disk. Only a file under a
 temporary name does not harm its entry: nothing refers to it yet.
 
 Runs before an engine serves. A kill in the middle is harmless: the next mount starts over.
@@ -91,7 +91,7 @@ class Recovery:
             node = Inode.unpack(raw) if raw is not None else None
             if node is None or not node.is_file or not node.nlink:
                 continue
-            if node.ctime <= now or now < EARLIEST_NS:  # else the clock was ahead, and all that is young would look old
+            if node.ctime <= now or now < EARLIEST_NS:  # else the clock was ahead, and young files would look old
                 newest = max(newest, node.ctime)
             if self._is_doubtful(node):
                 doubtful.add(number_of(key))
@@ -106,7 +106,7 @@ class Recovery:
         return node.content in (Content.SLOT, Content.SPOOL) or node.keeps_synced
 
     def _entries_of(self, ino: int) -> Iterable[int]:
-        """The entry that a file is a part of; none if it is there, or in a folder there, under a temporary name."""
+        """The entry that a file is part of; none if it is there, or in a folder there, under a temporary name."""
         node = self._nodes.get(ino)
         if node.entry:
             above = ino
@@ -117,7 +117,7 @@ class Recovery:
             yield node.entry
 
     def _entries_by_other_names(self, lost: set[int]) -> set[int]:
-        """The entries that lose a file because another name of it, a hard link, is there."""
+        """The entries that lose a file because another of its names, a hard link, is in them."""
         linked = {ino for ino in lost if self._nodes.get(ino).nlink > 1}
         entries: set[int] = set()
         for key, raw in self._store.catalog.walk(b"n") if linked else ():
@@ -130,7 +130,7 @@ class Recovery:
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def _take_back(self, ino: int) -> bool:
-        """Have a file be what it was when it was synced; False if it never was, or if that is damaged."""
+        """Take a file back to what it was when it was synced; False if it never was, or if that is damaged."""
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             record = self._store.objects.record_in(txn, node.digest) if node.digest != NO_DIGEST else None
@@ -149,7 +149,7 @@ class Recovery:
         return True
 
     def _drop_entry(self, entry: int, lost: set[int]) -> None:
-        """Drop what was not synced of an entry, in one transaction: a kill leaves it for the next mount, or gone."""
+        """Drop what was not synced of an entry, in one transaction: a kill leaves it gone, or for the next mount."""
         with self._nodes.change() as txn:
             record = self._table.get(entry, txn)
             members = list(self._walk.members(entry))

@@ -1,7 +1,7 @@
 """A remote tier as the core sees it: asked when a name is missing here, before the kernel is told so.
 
-The daemon brings the real one. Only names that can lead to an entry, or to a folder that holds entries, are asked for:
-never a lock, a temporary name, or anything inside of an entry.
+The daemon provides the real one. It is asked only for names that can lead to an entry, or to a folder that holds
+entries: never for a lock, a temporary name, or anything inside an entry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcachefs.core.report import FleetNumbers
 from kcachefs.store.inode_numbers import VIRTUAL_BASE
 
 MISS_SECONDS = 10
-"""How long the kernel may remember a miss: somebody else may publish what is missing at any time."""
+"""How long the kernel may remember a miss: another host may publish what is missing at any time."""
 _REMEMBERED = 65536
 
 Place = tuple[bytes, ...]
@@ -27,13 +27,13 @@ Place = tuple[bytes, ...]
 
 
 class Delivery(Protocol):
-    """An entry on its way here, as one lookup waits for it."""
+    """An entry on its way here, which one lookup waits for."""
 
     def wait(self) -> None:
         """Return once the entry is here, or once waiting for it is no longer worth it. Not in the engine's thread."""
 
     def interrupt(self) -> None:
-        """Whoever asked got a signal: have `wait` return soon if that ends it, or a person wants it to end."""
+        """The process that asked got a signal: have `wait` return soon if that ends it, or a person wants it to end."""
 
     def abandon(self) -> None:
         """Nobody needs the answer: have `wait` return at once. Any thread."""
@@ -43,10 +43,10 @@ class Delivery(Protocol):
 
 
 class Found(enum.Enum):
-    """What became of a question that need not be waited for."""
+    """The answer to a question, when there is nothing to wait for."""
 
     HERE = enum.auto()
-    """A folder that holds entries, which is here now: look again."""
+    """It is a folder that holds entries, and is here now: look again."""
     NOWHERE = enum.auto()
     """It does not exist, or cannot be had now: the miss is final."""
 
@@ -55,7 +55,7 @@ class Remote(Protocol):
     """Says what can be brought in. `find` is called in the engine's thread: it makes no system call."""
 
     def find(self, place: Place, caller: Caller) -> Delivery | Found:
-        """What to wait for, or why not to."""
+        """The delivery to wait for, or why there is none."""
 
     def report(self) -> FleetNumbers:
         """The numbers as they are now. Any thread."""
@@ -74,10 +74,10 @@ class Elsewhere:
         self._remote = remote
         self._name_gone = name_gone
         self._missed: BoundedDict[Place, float] = BoundedDict(_REMEMBERED)
-        """When the kernel was last told that a name is missing."""
+        """When the kernel was last told that a name is missing, by place."""
 
     def missed(self, caller: Caller, parent: int, name: bytes) -> Delivery | Found:
-        """A name is missing: what to wait for, or why not to. In the engine's thread."""
+        """A name is missing: the delivery to wait for, or why there is none. In the engine's thread."""
         if parent >= VIRTUAL_BASE or parent in self._roots or parent == self._namespaces.tenants:
             return Found.NOWHERE
         folder = self._nodes.get(parent)
@@ -93,7 +93,7 @@ class Elsewhere:
         return found
 
     def look_again(self, is_there: Callable[[Place], bool]) -> None:
-        """The remote tier has more than before: have the kernel ask again for what it took for missing. Any thread."""
+        """The remote tier has more than before: have the kernel ask again for names that were missing. Any thread."""
         horizon = time.monotonic() - MISS_SECONDS - 1
         for place, when in list(self._missed.items()):
             if when > horizon and is_there(place):

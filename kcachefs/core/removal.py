@@ -1,11 +1,11 @@
-"""Removal: takes entries and folders out of the tree, whole for everybody who looks, in pieces for the lock.
+"""Removal: takes entries and folders out of the tree, whole for everybody who looks, but holds the lock for pieces.
 
-What holds few names goes in one transaction. A folder with more loses its own name first, which takes everything in it
-out of sight in one step, and is then cleared out a few names at a time, with the lock let go in between. The kernel may
-still know the folder for a moment: `Lifetimes.leaving` has those in which nothing is found any more. A kill leaves
-a folder without a name, which stands among the orphans; the next turn, or the next mount, goes on with it.
+An entry or folder with few names goes in one transaction. A folder with more loses its own name first, which takes
+everything in it out of sight in one step, and is then cleared out a few names at a time, with the lock let go in
+between. The kernel may still know the folder for a moment: `Lifetimes.leaving` has the folders in which no name is
+found any more. A kill leaves a folder without a name, which is an orphan; the next worker goes on with it.
 
-A group of files has no folder of its own. One of more than `PIECE` files, which no framework makes, goes in pieces
+A group of files has no folder of its own. A group of more than `PIECE` files, which no framework makes, goes in pieces
 that can be seen.
 
 Any thread; hold no lock.
@@ -37,19 +37,19 @@ from kcachefs.store.records import Inode, name_of, names_prefix, number_of, unpa
 PIECE = 32
 """Names removed in one transaction: requests wait for as long as that takes."""
 BREATH_SECONDS = 0.001
-"""Pause after each piece while requests come: both want the interpreter, and a piece takes it for longer."""
+"""Pause after each piece while requests come: both need the interpreter, and a piece holds it for longer."""
 BREATH_TIMES, BREATH_MAX_SECONDS = 4, 0.02
-"""Where nobody waits for the room that a piece makes, the pause is so many times as long as the piece took, up to a
+"""If nobody waits for the room that a piece makes, the pause is this many times as long as the piece took, up to a
 bound: requests keep most of the interpreter."""
 COMING_SECONDS = 0.05
-"""How long after a request others are expected."""
+"""How long after a request more are expected."""
 
 
 class Pace(enum.Enum):
-    """What an eviction leaves to requests while they come: both want the interpreter."""
+    """How much time an eviction leaves to requests while they come: both need the interpreter."""
 
     AT_ONCE = enum.auto()
-    """Nothing: somebody waits for the room that it makes."""
+    """No time: somebody waits for the room that it makes."""
     BRISK = enum.auto()
     """A moment after each entry."""
     GENTLE = enum.auto()
@@ -87,12 +87,12 @@ class Remover:
         return array("Q", (ino for ino, _, _ in self._walk.members(entry, names)))
 
     def held(self, entry: int, names: list[Name]) -> set[int] | None:
-        """Those of them that the kernel knows; None when there is nothing of the entry."""
+        """The inodes of an entry that the kernel knows; None if nothing is left of the entry."""
         inodes = self.inodes(entry, names)
         return {ino for ino in inodes if self._nodes.is_held(ino)} if inodes else None
 
     def at_once(self, entry: int, names: list[Name]) -> list[Member]:
-        """What of an entry goes in one transaction: all of it, or its folder, or some of its files. The lock is held.
+        """The part of an entry that goes in one transaction: all of it, its folder, or some files. The lock is held.
 
         `Tree.remove_all` takes it away. If that was a folder that is not empty, `clear_out` comes after it.
         """
@@ -107,15 +107,15 @@ class Remover:
         self._tree.remove_all(txn, [(ino, parent, name), *(members if len(members) < PIECE else ())])
 
     def mark_doomed(self, members: Iterable[Member]) -> None:
-        """What of these is in use is on nobody's account once `Tree.remove_all` has removed it. The lock is held."""
+        """Put those that are in use on nobody's account, once `Tree.remove_all` has removed them. The lock is held."""
         for ino, _, _ in members:
             doom(self._nodes.get(ino))
 
     def take_rest(self, entry: int, names: list[Name], inodes: Iterable[int]) -> None:
         """Remove the rest of an entry that did not fit into one transaction, and let go of inodes that nobody uses.
 
-        A worker that took over does not know which those are until it asks. Their bytes would count as used meanwhile,
-        and more entries would go in their place.
+        A worker that took over has to ask the kernel which those are. Until they go, their bytes count as used, and
+        other entries would go in their place.
         """
         if entry >= GROUP_BASE:
             for start in range(PIECE, len(names), PIECE):
@@ -128,7 +128,7 @@ class Remover:
         self._lifetimes.let_go_of_many(list(unused))
 
     def clear_out(self) -> None:
-        """Remove what is in folders that were taken away, just now or by a worker that died then."""
+        """Remove what is in folders that were taken away, just now or by a worker that died while clearing them."""
         for top in self._lifetimes.filled_folders():
             folders = [(top, b"")]
             while folders:
@@ -143,13 +143,13 @@ class Remover:
     def _clear_piece(self, folders: list[tuple[int, bytes]]) -> None:
         """Remove a few names from the last of these folders, or the folder itself once it is empty.
 
-        With each is how far it was cleared: so what was removed and is not folded yet is not looked at again.
+        With each is how far it was cleared, so that removed names that are not folded yet are not scanned again.
         """
         folder, start = folders[-1]
         with contextlib.suppress(FsError), self._nodes.change() as txn:
             rows = self._catalog.scan(names_prefix(folder), start, PIECE)
             if not rows and start:
-                rows = self._catalog.scan(names_prefix(folder), limit=PIECE)  # somebody added to it meanwhile
+                rows = self._catalog.scan(names_prefix(folder), limit=PIECE)  # somebody has added to it
             if rows:
                 folders[-1] = folder, rows[-1][0] + b"\0"
             else:
@@ -169,15 +169,15 @@ class Remover:
                     break
                 self._tree.remove(txn, folder, name, ino, node)
             return
-        del folders[-1:]  # something of it went meanwhile, in another thread
+        del folders[-1:]  # another thread removed something in it
 
     def breathe_at(self, pace: Pace, worked_seconds: float) -> None:
-        """Let requests go first, after an entry that took that long."""
+        """Let requests go first, after an entry whose removal took this long."""
         if pace is not Pace.AT_ONCE:
             self.breathe(worked_seconds if pace is Pace.GENTLE else 0.0)
 
     def breathe(self, worked_seconds: float = 0.0) -> None:
-        """Let requests go first; for longer after a piece that took long, if it is told how long."""
+        """Let requests go first; for longer after a piece that took long, if the caller says how long."""
         now, count = time.monotonic(), self._kernel.request_count()
         if count != self._requests:
             self._requests, self._request_seen = count, now
@@ -187,9 +187,10 @@ class Remover:
     # --- entries that have no name left -------------------------------------------------------------------------------
 
     def strike(self, empty: set[int]) -> None:
-        """Strike entries that have no name left. What is still counted for them moves to where it has a name.
+        """Strike entries that have no name left.
 
-        That was counted for other names of files, which nobody found quickly when the name in the entry went.
+        Files still counted for them have a name elsewhere that was not found quickly when the name in the entry went.
+        They move to the entry of that name.
         """
         if not empty:
             return
@@ -212,6 +213,6 @@ class Remover:
 
 
 def doom(node: Inode) -> None:
-    """Mark what is about to lose its last name. A file that keeps one elsewhere stays on its owner's account."""
+    """Mark an inode that is about to lose its last name. A file with a name elsewhere stays on its owner's account."""
     if node.is_dir or node.nlink == 1:
         node.flags |= Inode.DOOMED

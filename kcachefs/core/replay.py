@@ -1,11 +1,11 @@
-"""The replay guard: which request made the last change of names, and what it came to.
+"""The replay guard: which request made the last change of names, and how it was answered.
 
 A worker may die between a change and its reply. The kernel then sends the request again to the next worker; carried
 out twice, it would find its own work done and fail with EEXIST or ENOENT. So each change of names is recorded in the
 transaction that makes it. One record is enough: an engine that can be resumed changes names one request at a time,
-and what it took and did not answer comes again before anything new. The exception is a rename that has to sync
-something first, which another thread does: if a worker dies between such a rename and its reply, and another change of
-names came in that moment, its caller is told that the name is gone.
+and the requests that it took and did not answer come again before any new one. The exception is a rename that has to
+sync something first, which another thread does: if another change of names comes between such a rename and its reply,
+and the worker dies there, the caller of the rename is told that the name is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ReplayGuard:
             txn.put(META_ANSWERED, pack_pair(caller.request, ino))
 
     def answer(self, request: int) -> int | None:
-        """The inode in the reply to a request, 0 if there is none in it; None when it did not take effect."""
+        """The inode in the reply to a request, 0 if it has none; None if the request did not take effect."""
         raw = self._recorded()
         return unpack_number(raw[8:]) if raw and unpack_number(raw[:8]) == request else None
 

@@ -29,7 +29,7 @@ class Numbers(msgspec.Struct, frozen=True):
     plain_bytes: int
     """Bytes as readers see them."""
     stored_bytes: int
-    """Bytes that they take, compressed; what several share counts for each of them."""
+    """Bytes that they take, compressed; bytes that several files share count for each of them."""
     compression_ratio: float
     hits: int
     misses: int
@@ -43,30 +43,30 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class StoreNumbers(msgspec.Struct, frozen=True):
-    """Statistics of what lies beneath."""
+    """Statistics of the store beneath."""
 
     objects: int
     unique_bytes: int
-    """Plain bytes, what several share counted once."""
+    """Plain bytes; those that several files share are counted once."""
     referenced_bytes: int
     """Plain bytes, counted once per file."""
     dedup_ratio: float
     used_bytes: int
     """What the store takes on disk, everything counted."""
     unsealed_bytes: int
-    """The part of it that files take which are not sealed yet."""
+    """The part of it that unsealed files take."""
     max_bytes: int
     bytes_saved: int
-    """How much less the store takes than its files hold; what is not sealed yet holds what it takes."""
+    """How much less the store takes than its files hold; unsealed files count as holding what they take."""
     nameless: int
     """Files without a name that somebody has open."""
     damaged: int
     payload_bytes: int = 0
-    """The part of `used_bytes` that is stored of the files."""
+    """The part of `used_bytes` that holds the content of files."""
     overhead_bytes: int = 0
     """The part that records, dictionaries and history take."""
     slack_bytes: int = 0
-    """The part that nothing is in: deleted objects, and what is kept for files to come."""
+    """The part that holds nothing: deleted objects, and what is kept for files to come."""
     room_bytes: int | None = None
     """Bytes that can be added before anything is evicted, by the quota and the disk; None from older daemons."""
     room_files: int | None = None
@@ -78,7 +78,7 @@ class StoreNumbers(msgspec.Struct, frozen=True):
 
 
 class FleetNumbers(msgspec.Struct, kw_only=True):
-    """What a mount tells of its fleet. Counts begin with the worker, those of the bucket with its agent."""
+    """What a mount reports of its fleet. Counts begin with the worker, those of the bucket with the agent."""
 
     state: str = "offline"
     """`ready`; `closed` for a while after a fault; or `offline`: no agent runs."""
@@ -98,7 +98,7 @@ class FleetNumbers(msgspec.Struct, kw_only=True):
     bytes: int = 0
     waited_seconds: float = 0.0
     saved_seconds: float = 0.0
-    """What compiling the hits took elsewhere, less the time that was waited for them."""
+    """What compiling the hits took elsewhere, less the time that lookups waited for them."""
     requests: int = 0
     """Requests to the bucket."""
     fetched_bytes: int = 0
@@ -116,7 +116,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     latencies: dict[str, Latency]
     """By kind of request."""
     evictions: dict[str, int]
-    """Entries that went, by reason: every one of `EVICTION_REASONS` is there."""
+    """Entries that went, by reason; has every one of `EVICTION_REASONS`."""
     remade: int
     """Entries compiled again after they had been evicted to make room."""
     seconds_compiled: float
@@ -124,12 +124,12 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     seconds_saved: float
     """The cost of the entries that were hit, as far as it is known."""
     store_bytes: dict[str, int]
-    """What the store takes on disk, by what takes it."""
+    """What the store takes on disk, by kind of data."""
     frames_cached: int
     """Decoded frames kept in memory."""
     frames_cached_bytes: int
     waiting_for_sealing: int
-    """Files that are closed and not sealed yet."""
+    """Files that were written and wait to be sealed."""
 
 
 class Statistics(msgspec.Struct, frozen=True):
@@ -140,7 +140,7 @@ class Statistics(msgspec.Struct, frozen=True):
     namespaces: dict[str, Numbers]
     requests: dict[str, int]
     fleet: FleetNumbers | None = None
-    """Where there is one, for those who may see the whole mount."""
+    """If the mount is in a fleet; only for those who may see the whole mount."""
     since: float = 0.0
     """When hits, misses and evictions were last counted from 0, in seconds since 1970; 0: when the store was made."""
     activity: Activity | None = None
@@ -218,7 +218,7 @@ def statistics_of(uid: int, namespaces: Namespaces, max_size: int, unsealed: int
     """What one user may know: the numbers of what that user made, as if nobody else were there.
 
     Nothing in them changes with what others store: sizes are those of the user's own files, compressed, whether or not
-    the same bytes were there already. `unsealed` is what the user's files take that are not sealed yet.
+    the same bytes were there already. `unsealed` is what the user's unsealed files take.
     """
     rows, total = _by_label(namespaces.rows_of(uid))
     return Statistics(
@@ -262,7 +262,7 @@ def added(one: Numbers, other: Numbers) -> Numbers:
 
 
 def _by_label(found: list[Row]) -> tuple[dict[str, NamespaceRecord], NamespaceRecord]:
-    """Namespaces of one name added up, over every tree that has one; and all of them."""
+    """Namespaces added up by name, over every tree that has one; and the sum of all."""
     rows: dict[str, NamespaceRecord] = {}
     total = NamespaceRecord()
     for _, label, record in found:

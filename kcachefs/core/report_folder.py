@@ -1,9 +1,9 @@
-"""The `.kcachefs` folder in every mount's root, for whoever has the mount and not the command.
+"""The `.kcachefs` folder in every mount's root, for whoever has the mount but not the command.
 
 Its files are made when they are looked up, each time under a new inode number: the kernel keeps the pages of an inode
-that it knows, and would show the numbers of an hour ago. What takes long is made in another thread, one at a time: a
-user who asks in a loop must not keep the others' requests waiting. Such files are found by their name only, so that a
-program that goes through all folders does not ask for them.
+that it knows, and would show the numbers of an hour ago. Reports that take long are made in another thread, one at a
+time: a user who asks in a loop must not keep the others' requests waiting. Such files are not listed, so that a program
+that goes through all folders does not ask for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEPT = 64
 """Snapshots kept: those of processes that have looked and not yet read."""
 
 _LARGE_KEPT = 8
-"""The same of the slow files, which may be large."""
+"""The same for the slow files, which may be large."""
 
 Form = Callable[[Caller], bytes]
 """What a file holds for a caller."""
@@ -57,8 +57,8 @@ class ReportFolder:
     ) -> None:
         """Offer more files, by name. Before the first request.
 
-        Everyone finds `files` by listing the folder. The others are found by name only, and made in another thread than
-        the one that answers requests; `numbered` are named WORD.NUMBER.json, and given here by their word.
+        Everyone finds `files` by listing the folder. The others are found only by name, and not made in the thread that
+        answers requests; `numbered` are named WORD.NUMBER.json, and given here by their word.
         """
         self._files |= files or {}
         self._slow_files |= slow or {}

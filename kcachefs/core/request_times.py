@@ -9,7 +9,7 @@ import msgspec
 BOUNDS = (13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28, 30, 32)
 """The upper bounds of a histogram's buckets, as powers of two of a nanosecond: from 8 µs to 4 s."""
 _CELLS = 64
-"""More than any duration has bits."""
+"""More bits than any duration has."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -22,13 +22,13 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class RequestTimes:
-    """The times of one kind of request. One thread counts; another may read a moment too early and misses one."""
+    """The times of one kind of request. One thread counts; another that reads at that moment may miss one."""
 
     __slots__ = ("cells", "nanoseconds")
 
     def __init__(self) -> None:
         self.cells = [0] * _CELLS
-        """How many requests took a time of N bits, in nanoseconds, by N."""
+        """How many requests took a number of nanoseconds of N bits, by N."""
         self.nanoseconds = 0
 
     def note(self, nanoseconds: int) -> None:

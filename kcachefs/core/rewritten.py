@@ -1,8 +1,8 @@
 """Files that were rewritten: they cannot be evicted, and take their room twice if they were synced.
 
 Usually they are sealed when they have been quiet for a minute. When the quota is exceeded and nothing else can go, that
-is too long: everybody would be refused. A user above their own quota has to wait: what is sealed and open could lose
-its name for that.
+is too long: everybody would be refused. A user above only their own quota has to wait: once sealed, a file that is open
+could lose its name to that quota.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kcachefs.core.sealing import REST_SECONDS, Sealer
 
 
 class RewrittenFiles:
-    """Seals them early. The evictor's thread."""
+    """Seals them early. For the evictor's thread."""
 
     def __init__(self, sealer: Sealer, room: Room) -> None:
         self._sealer = sealer
@@ -23,10 +23,10 @@ class RewrittenFiles:
         self._not_before = 0.0
 
     def seal(self) -> None:
-        """Seal those that rest, and for which the disk has room until their old bytes are given back.
+        """Seal those that rest, if the disk has room for them until their old bytes are given back.
 
         Not a file with a write that waits: the write would unseal it at once, and so would each further one.
-        Not at every turn: one that fails would be read again and again. The chore that seals quiet files tells of it.
+        Not at every turn: one that fails would be read again and again. The chore that seals quiet files logs why.
         """
         if time.monotonic() < self._not_before:
             return

@@ -28,7 +28,7 @@ HARDLY_FREE = 0.5
 the journal."""
 
 ENOUGH_FREE = 1.1
-"""A shortage is over at this many times `min_free`: eviction stops near it, and each turn would be told in the log."""
+"""A shortage is over at this many times `min_free`: eviction stops near that, and each turn would log a change."""
 
 FREE_PAGES_PART = 8
 """Free pages of the catalog count up to this part of the quota. Evicting cannot shrink the catalog's file: if they all
@@ -58,7 +58,7 @@ class Room:
         self.barred: frozenset[int] = frozenset()
         """Accounts above an equal part of a full store, with nothing left that can be evicted."""
         self.waiting: list[tuple[int, int]] = []
-        """The file and its owner for every write that waits for room."""
+        """The file and its owner, for every write that waits for room."""
 
     # --- what happened ------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Room:
         return files - int(self.limits.max_files * mark)
 
     def below_ceilings(self) -> dict[str, int]:
-        """By namespace that has a ceiling: bytes that are left below it."""
+        """Bytes that are left below each ceiling, by namespace."""
         rows = self._namespaces.rows() if self.limits.ceilings else []
         return {
             name: ceiling - max((record.stored for _, label, record in rows if label == name), default=0)
@@ -109,7 +109,7 @@ class Room:
         }
 
     def check(self) -> bool:
-        """Look whether there is room; if there is none, writes wait from now on."""
+        """Check whether there is room; if there is none, writes wait from now on."""
         self._note_shortage()
         has_room = self.excess(1.0) <= 0
         if has_room:
@@ -119,7 +119,7 @@ class Room:
         return has_room
 
     def _note_shortage(self) -> None:
-        """Say in the log when the disk has less free than it is to keep, and when it has enough again."""
+        """Log when the disk has less free space than it should keep, and when it has enough again."""
         free, wanted = self._free_bytes(), self.limits.min_free
         if free < wanted and not self._is_short:
             self._is_short = True
@@ -135,11 +135,11 @@ class Room:
 
     @property
     def patience_seconds(self) -> float:
-        """How long a write waits for room at most."""
+        """The longest that a write waits for room."""
         return WAIT_WHEN_FULL_SECONDS
 
     def wait(self, ino: int, uid: int, until: float) -> None:
-        """Wait, with a write to a file of that user's, until there is room, nothing is left to be evicted, or then."""
+        """Have a write to a user's file wait until there is room, until nothing can be evicted, or until `until`."""
         one = ino, uid
         self.waiting.append(one)
         try:

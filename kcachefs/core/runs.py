@@ -5,8 +5,8 @@ compilers that it starts are one run. A process is looked up in /proc when it fi
 waits for its answer: many are short-lived, and on a busy machine gone before another thread gets to look. What that
 means for the runs is worked out by a thread of its own.
 
-A process may turn out later to have an ancestor that uses the mount as well. Then the ancestor takes the run over, and
-with several such runs they become one.
+A process may turn out later to have an ancestor that uses the mount as well. Then the ancestor takes the run over; if
+it takes over several, they become one.
 
 The last runs are in a ring file, so that a worker that takes over recognizes the processes that are still there.
 `_lock` guards all of it but `_known`.
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 
 _REMEMBERED = 2048
 _COUNTED = 256
-"""Runs whose numbers are kept in memory; those of others are read when they are needed."""
+"""Runs whose counts are kept in memory; those of others are read when they are needed."""
 _RECHECK_SECONDS = 5.0
-"""How long the number of a process is trusted to mean the same one."""
+"""How long a thread's number is trusted to mean the same thread."""
 _PATIENCE_SECONDS = 1.0
 _COVERED = 64
 _WAITING = 1024
-"""Threads whose run is being worked out; of more than that at a time, nobody learns the run."""
+"""Threads whose runs may wait to be worked out; the runs of any more stay unknown."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Known(NamedTuple):
     run: int
     """0 while nobody knows."""
     asked: float
-    """When it was last asked for."""
+    """When it was last looked up."""
     process: int
     """The process that it belongs to."""
 
@@ -83,7 +83,7 @@ class Runs:
         self._queue: queue.SimpleQueue[tuple[int, Story | None]] = queue.SimpleQueue()
         self._asked = self._answered = 0
         self.latest = 0
-        """The thread that was seen last since the last flush: whoever sees it again need not say so."""
+        """The thread that was seen last since the last flush: whoever sees it again need not call `seen`."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._by_process: BoundedDict[Process, int] = BoundedDict(_REMEMBERED)
@@ -96,7 +96,7 @@ class Runs:
     # --- who asks: the catalog's lock is held -------------------------------------------------------------------------
 
     def seen(self, thread: int) -> None:
-        """A thread makes or hits an entry. Quick, but for the first time: then its process is there to be looked up."""
+        """A thread makes or hits an entry. Quick except the first time: its process is looked up while it is there."""
         self.latest = thread
         known, now = self._known.get(thread), time.monotonic()
         is_known = known is not None and now - known.asked <= _RECHECK_SECONDS
@@ -114,12 +114,12 @@ class Runs:
         return self.current(known.run) if known is not None else 0
 
     def process_of(self, thread: int) -> int:
-        """The process that a thread belongs to. Of a thread that was seen it is known also after the thread's end."""
+        """The process that a thread belongs to. For a thread that was seen, it is known even after the thread's end."""
         known = self._known.get(thread)
         return known.process if known is not None else process_of(thread)
 
     def current(self, run: int) -> int:
-        """The run that this one is part of by now."""
+        """The run that this one has become part of, or itself."""
         while (above := self._into.get(run)) is not None:
             run = above
         return run
@@ -132,7 +132,7 @@ class Runs:
         self._thread.start()
 
     def catch_up(self) -> None:
-        """Wait until every process that was seen is looked up, but not for long. Hold no lock."""
+        """Wait, but not for long, until every process that was seen is looked up. Hold no lock."""
         if self._thread is None:
             with contextlib.suppress(queue.Empty):
                 while True:
@@ -153,7 +153,7 @@ class Runs:
                     run = self._run_of(story)
                 process = story.process.pid
                 self._known[thread] = self._known[process] = _Known(run, time.monotonic(), process)
-        except Exception:  # a run that is not known must not end the thread
+        except Exception:  # an unknown run must not end this thread
             log.exception("the process of thread %d could not be looked up", thread)
         finally:
             self._answered += 1
@@ -184,7 +184,7 @@ class Runs:
         return number
 
     def _take_over(self, number: int, story: Story) -> int:
-        """A run is its root's: a process that is above the present one becomes the root."""
+        """A run is named after its root: a process above the present root becomes the root."""
         run = self._counted[number]
         new = run.record
         new.pid, new.ticks = story.process.pid, story.process.ticks
@@ -193,7 +193,7 @@ class Runs:
         return number
 
     def _merge(self, run: int | None, above: int) -> int:
-        """Have a run be part of another one, which got all that it counted."""
+        """Make a run part of another one, which takes over all its counts."""
         if run is not None and run != above:
             part, whole = self._get(run), self._get(above)
             if part is not None and whole is not None:
@@ -226,7 +226,7 @@ class Runs:
     # --- counting -----------------------------------------------------------------------------------------------------
 
     def add(self, run: int, **counts: int) -> None:
-        """Add to what a run has counted, by the names of `RunRecord`. Nothing where nobody knows the run."""
+        """Add to what a run has counted, by the names of `RunRecord`. Does nothing if the run is unknown."""
         with self._lock:
             found = self._get(self.current(run)) if run else None
             if found is not None:
@@ -235,7 +235,7 @@ class Runs:
                 found.record.used, found.is_changed = time.time_ns(), True
 
     def cover(self, run: int, graph: Covered) -> None:
-        """A run has hit a graph: its kernels are not counted again."""
+        """A run has hit a graph: the graph's kernels are not counted again."""
         with self._lock:
             found = self._get(self.current(run)) if run else None
             if found is not None:
@@ -270,7 +270,7 @@ class Runs:
 
     def _write(self, number: int) -> None:
         run = self._counted[number]
-        if number < self._ring.next_number - self._ring.slots:  # a newer run has its place: it goes on as the newest
+        if number < self._ring.next_number - self._ring.slots:  # a newer run took its slot: it goes on as the newest
             self._counted.pop(number)
             self._newest = max(self._newest + 1, self._ring.next_number)
             self._into[number] = self._newest

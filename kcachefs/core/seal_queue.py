@@ -16,8 +16,8 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
 QUEUE_MAX = 16384
-"""When this many files wait, some are sealed whatever else is going on: of the user who has most of them. So many are
-written in some three seconds; a burst that had to share the interpreter with the sealer before its end took twice as
+"""When this many files wait, some are sealed whatever else is going on, of the user who has most of them. Writing that
+many takes some three seconds; a burst that had to share the interpreter with the sealer before its end took twice as
 long (benchmarks/README.md)."""
 PATIENCE_SECONDS = 10.0
 """How long a file waits at most for requests to pause: a compiler's burst of writes goes first."""
@@ -43,7 +43,7 @@ class SealQueue:
         return ino in self._queued
 
     def add(self, ino: int, since: float, uid: int = 0) -> None:
-        """Queue a user's file that has not changed since that moment of the monotonic clock."""
+        """Queue a user's file that has not changed since `since`, by the monotonic clock."""
         with self._lock:
             if ino not in self._queued:
                 self._queued.add(ino)
@@ -71,7 +71,7 @@ class SealQueue:
         return ino
 
     def is_pressing(self) -> bool:
-        """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
+        """Whether so many files wait, or one for so long, that they must be sealed even while requests come in."""
         return len(self._queued) >= QUEUE_MAX or self._longest_seconds() > PATIENCE_SECONDS
 
     def _longest_seconds(self) -> float:
@@ -88,7 +88,7 @@ class SealQueue:
             return [ino for files in self._waiting.values() for ino, _ in files]
 
     def unsealed(self, uid: int) -> set[int]:
-        """Every file that was a user's when it began to wait, and everybody's that is mutable or being sealed."""
+        """The files that were a user's when they began to wait, and everybody's that are mutable or being sealed."""
         with self._lock:
             waiting = [ino for ino, _ in self._waiting.get(uid, ())]
         return {*waiting, *list(self.mutable), *list(self._sealing)}
@@ -128,14 +128,14 @@ class SealQueue:
     # --- being sealed -------------------------------------------------------------------------------------------------
 
     def begin(self, ino: int) -> bool:
-        """Begin to seal a file; False when another thread is at it. The catalog's lock is held."""
+        """Begin to seal a file; False if another thread is sealing it. The catalog's lock is held."""
         if ino in self._sealing:
             return False
         self._sealing[ino] = False
         return True
 
     def is_any_being_sealed(self) -> bool:
-        """Whether a thread is at it. Takes no lock."""
+        """Whether any thread is sealing a file. Takes no lock."""
         return bool(self._sealing)
 
     def is_being_sealed(self, ino: int) -> bool:

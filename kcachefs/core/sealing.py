@@ -1,4 +1,4 @@
-"""Sealing: turns files that have rested into objects, beside the requests and while readers are still served.
+"""Sealing: turns files that have rested into objects, while requests go on and readers are still served.
 
 The clock says when a file rests, not its last close: a kernel that need not send OPEN sends no RELEASE either, not even
 for what it CREATEd. An engine that is told of opens counts handles, and then a file is not sealed while it is open.
@@ -31,13 +31,13 @@ from kcachefs.store.records import Content, Inode
 log = logging.getLogger(__name__)
 
 REST_SECONDS = 2.0
-"""How long after its last write a file is sealed: what is deleted before is never sealed."""
+"""How long after its last write a file is sealed: a file that is deleted before is never sealed."""
 QUIET_SECONDS = 60.0
-"""How long a mutable file must not have changed before it is sealed after all."""
+"""How long a mutable file must be unchanged before it is sealed after all."""
 HOLE_MIN = 256 << 20
 """Files larger than this that are mostly holes stay plain files."""
 TOGETHER_MAX = 8
-"""At most this many files are sealed in one transaction. Most belong to one entry, whose books then change once."""
+"""At most this many files are sealed in one transaction. Most belong to one entry, whose counts then change once."""
 FULL_SECONDS, FULL_MOST_SECONDS = 0.5, 4.0
 """How long sealing pauses after a full disk, at first and at most: each attempt uses up numbers and space."""
 SMALL = FRAME_SIZE
@@ -56,7 +56,7 @@ class _Begun(NamedTuple):
 
 
 _Ready = tuple[_Begun, Staged | None]
-"""A file, and its bytes as they were stored; None of an empty one."""
+"""A file, and its bytes as they were stored; None for an empty file."""
 
 
 class Sealer:
@@ -94,11 +94,11 @@ class Sealer:
         return time.monotonic() < self._not_before
 
     def is_pressing(self) -> bool:
-        """Whether so much waits, or for so long, that it must be sealed even while requests come in."""
+        """Whether so many files wait, or one for so long, that they must be sealed even while requests come in."""
         return self._queue.is_pressing()
 
     def seal_waiting(self, until: float, is_enough: Callable[[], bool]) -> None:
-        """Seal what waits even if it has not rested, until that moment or until it is enough: the quota is near."""
+        """Seal what waits even if it has not rested, until `until` or until `is_enough`: the quota is near."""
         waiting = len(self._queue)
         while waiting > 0 and time.monotonic() < until and (taken := self.seal_next(0)):
             waiting -= taken
@@ -125,7 +125,7 @@ class Sealer:
                 continue
             age = (time.time_ns() - node.mtime) / 1e9
             if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
-                # Written since: it rests again.
+                # It was written since then: it has to rest again.
                 self._queue.add(ino, now - max(0.0, min(age, rest_seconds)), node.uid)
             elif node.content == Content.SLOT and node.size <= SMALL:
                 small.append((ino, node.uid))
@@ -148,7 +148,7 @@ class Sealer:
         return taken
 
     def _seal_together(self, inos: Sequence[int]) -> None:
-        """Seal all of these. One that fails does not keep the others from being sealed."""
+        """Seal all of these. One that fails does not stop the others."""
         if len(inos) > 1:
             try:
                 self._try_together(inos)
@@ -160,8 +160,8 @@ class Sealer:
         failed: Exception | None = None
         for ino in inos:
             try:
-                with contextlib.suppress(FsError):  # unlinked meanwhile
-                    if ino not in self._queue:  # else it was written meanwhile, and rests again
+                with contextlib.suppress(FsError):  # it was unlinked
+                    if ino not in self._queue:  # else it was written again, and rests
                         self.seal(ino)
             except NoSpace:
                 raise
@@ -184,7 +184,7 @@ class Sealer:
                     ready.append((one, self._stage(one, {staged.digest for _, staged in ready if staged is not None})))
             except NoSpace as error:
                 full = error
-            self._commit(ready)  # on a full disk too: what has been stored so far is not stored in vain
+            self._commit(ready)  # on a full disk too, so that what has been stored so far is used
         finally:
             self._end(begun, ready)
         if full is not None:
@@ -213,14 +213,14 @@ class Sealer:
                 node = self._nodes.get(ino)
                 if (node.uid == uid or node.entry in entries) and ino not in self._nodes.handles:
                     self.seal(ino)
-            except (FsError, NoSpace):  # unlinked meanwhile; or it stays in the queue
+            except (FsError, NoSpace):  # it was unlinked; or it stays in the queue
                 continue
         self.finish()
 
     def seal_quiet(
         self, quiet_seconds: float = QUIET_SECONDS, may_seal: Callable[[int, int], bool] = lambda ino, size: True
     ) -> None:
-        """Seal the mutable files that have not changed for that long; `may_seal` is asked about number and size."""
+        """Seal the mutable files that have not changed for this long; `may_seal` is given inode number and size."""
         now, quiet = time.time_ns(), int(quiet_seconds * 1e9)
         failed: Exception | None = None
         for ino in list(self._queue.mutable):
@@ -228,18 +228,18 @@ class Sealer:
                 node = self._files.attributes(ino)
                 if abs(now - node.ctime) < quiet or not may_seal(ino, node.size):
                     continue
-                self._queue.mutable.discard(ino)  # before it is sealed: a change meanwhile puts it back
+                self._queue.mutable.discard(ino)  # before it is sealed: a change during that puts it back
                 self.seal(ino)
             except FsError:
                 self._queue.mutable.discard(ino)
             except Exception as error:
                 self._queue.mutable.add(ino)
                 failed = failed or error
-        if failed is not None:  # one file that fails does not keep the others from being sealed
+        if failed is not None:  # only now: one file that fails does not stop the others
             raise failed
 
     def seal(self, ino: int, condition: Callable[[int], bool] = lambda ino: True) -> bool:
-        """Turn a file into an object. False if it changed meanwhile, or cannot be sealed.
+        """Turn a file into an object. False if it changed during that, or cannot be sealed.
 
         `condition` is asked under the lock: what is sealed is the file for which it was true.
         """
@@ -254,7 +254,7 @@ class Sealer:
                 ready.append((one, self._stage(one)))
                 return self._commit(ready) == 1
             except ObjectMissing:
-                continue  # the twin that it was to share with was deleted at that moment: store it after all
+                continue  # the object that it was to share was deleted at that moment: store it after all
             finally:
                 self._end([one], ready)
 
@@ -282,7 +282,7 @@ class Sealer:
         with self._nodes.change() as txn:
             intact: list[tuple[int, Inode, Staged | None]] = []
             for one, staged in ready:
-                # In this order: what was removed meanwhile is stale, and has no inode any more.
+                # In this order: a file that was removed is stale, and has no inode any more.
                 if not self._queue.is_stale(one.ino) and _is_unsealed(node := self._nodes.get(one.ino)):
                     if one.spool is not None:
                         refresh(node, one.spool)
@@ -328,6 +328,6 @@ def _is_left_plain(one: _Begun) -> bool:
 
 
 def is_mostly_hole(fd: int) -> bool:
-    """Whether sealing would mostly read zeros: for hours, of a file of terabytes that holds a page."""
+    """Whether sealing would mostly read zeros: for hours, if a file of terabytes holds one page."""
     state = os.fstat(fd)
     return state.st_size > HOLE_MIN and state.st_blocks * 512 * 16 < state.st_size

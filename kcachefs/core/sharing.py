@@ -1,4 +1,4 @@
-"""How a mount is shared: the policy, who may write, and whose its files appear to be. Plain data, checked here."""
+"""How a mount is shared: the policy, who may write, and who seems to own its files. Plain data, checked here."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ POLICIES = ("shared", "publish", "private", "read-only")
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What `kcachefs mount` was told about the users of a mount."""
+    """What the options of a mount say about its users."""
 
     policy: str = "shared"
     writer_uids: tuple[int, ...] = ()
     writer_gids: tuple[int, ...] = ()
     """Who may write where others only read: on a read-only mount, or in the base of a private one."""
     base: bool = False
-    """Private trees show what the writers keep in the shared tree, below what users have themselves."""
+    """Private trees show what the writers keep in the shared tree, below what users have of their own."""
     uid: int | None = None
     gid: int | None = None
     umask: int | None = None
     """The owner, group and mask of modes that everything appears with; None: as it is."""
     idmap: bool = False
-    """The mount may be mapped to other users' numbers (mount --bind -o X-mount.idmap=…).
+    """The mount may be bound with other user ids (mount --bind -o X-mount.idmap=…).
 
     The kernel then names the user who creates something, and nobody for other requests: `.kcachefs` shows no numbers.
     """
@@ -39,7 +39,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.uid is None and self.gid is None and self.umask is None)
 
     def is_writer(self, caller: Caller) -> bool:
-        """Whether a caller is among the writers. Its other groups are in /proc, where it is while it waits for us."""
+        """Whether a caller is among the writers. /proc has its other groups, as long as it waits for us."""
         if caller.uid in self.writer_uids or caller.gid in self.writer_gids:
             return True
         return bool(self.writer_gids) and caller.pid > 0 and not groups_of(caller.pid).isdisjoint(self.writer_gids)
@@ -71,16 +71,18 @@ def parse_writers(texts: Sequence[str], flag: str = "--writers") -> tuple[tuple[
 
 
 def check(sharing: Sharing) -> Sharing:
-    """The same, if it makes sense."""
+    """These settings, if they make sense together; raises UsageError otherwise."""
     if sharing.policy not in POLICIES:
-        raise UsageError(f"--policy {sharing.policy}: is not known; there are {', '.join(POLICIES)}")
+        raise UsageError(f"--policy {sharing.policy}: is not known; choose one of {', '.join(POLICIES)}")
     if sharing.base and sharing.policy != "private":
-        raise UsageError("--base: is what private trees are laid over; add --policy private")
+        raise UsageError("--base: works only with --policy private; add it")
     writes = sharing.writer_uids or sharing.writer_gids
     if writes and sharing.policy != "read-only" and not sharing.base:
-        raise UsageError("--writers: means something with --policy read-only, or with --policy private --base")
+        raise UsageError("--writers: works only with --policy read-only, or with --policy private --base")
     if sharing.squashes and sharing.policy not in ("shared", "read-only"):
-        raise UsageError(f"--uid, --gid, --umask: hide whose a file is, which --policy {sharing.policy} goes by")
+        raise UsageError(
+            f"--uid, --gid, --umask: hide who owns a file, which --policy {sharing.policy} depends on; leave them out"
+        )
     if sharing.idmap and sharing.policy != "shared":
-        raise UsageError("--idmap: the kernel then does not tell who asks; it goes with --policy shared only")
+        raise UsageError("--idmap: works only with --policy shared, because the kernel then does not say who asks")
     return sharing

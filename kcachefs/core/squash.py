@@ -1,7 +1,7 @@
-"""Squash: everything appears as one user's, or with one mask of modes, whoever made it.
+"""Squash: everything appears with one owner, or with one mask of modes, whoever made it.
 
 For containers whose users have no number of their own: `--gid 0 --umask 002` lets any user in group 0 write, as
-OpenShift's arbitrary users need; `--uid 1000` lets one user own it all. The store keeps who really made a file.
+OpenShift's arbitrary users need; `--uid 1000` lets one user own it all. The store remembers who really made a file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,6 @@ def squashed(sharing: Sharing, node: Inode) -> Inode:
         allowed = (0o777 if runs else 0o666) & ~sharing.umask
         sticky = node.mode & stat.S_ISVTX if sharing.uid is None else 0
         if node.is_file and sharing.policy == "read-only":
-            allowed &= node.mode | ~0o222  # a mask gives nobody what the policy took away
+            allowed &= node.mode | ~0o222  # a mask does not give back what the policy took away
         seen.mode = stat.S_IFMT(node.mode) | sticky | allowed
     return seen

@@ -25,9 +25,9 @@ from kcachefs.store import Store
 from kcachefs.store.history_records import PROFILE_ENTRIES, ProfileRecord
 
 START_NS = 120 * 10**9
-"""How long a start takes at most: what a run reads later is no part of it."""
+"""How long a start takes at most: what a run reads later is not part of it."""
 AGAIN_SECONDS = 300.0
-"""For how long after a start what it read is taken to be in memory still."""
+"""How long after a start we assume that what it read is still in memory."""
 _REMEMBERED = 64
 
 
@@ -54,20 +54,20 @@ class StartProfiles:
         self._numbers: dict[bytes, int] | None = None
         """The records of the ring, by the hash of their names."""
         self.starting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        """Hashes of the names of commands that start now, each once in a while."""
+        """Hashes of the names of commands that start now, each at most once in `AGAIN_SECONDS`."""
 
     def expect(self, name: str, pid: int) -> int:
         """A command of that name is about to be started by a process; returns how many entries are read ahead."""
         name_hash = hash_of(name, _user_of(pid))
         with self._lock:
-            if pid > 1:  # as in a container: here it is the ancestor of everybody
+            if pid > 1:  # 1, as in a container, would be the ancestor of everybody
                 self._named[pid] = name
             found = self._find(name_hash)
         self._announce(name_hash)
         return len(found)
 
     def run_began(self, run: int, story: Story) -> None:
-        """A process came to the mount for the first time. Quick: whoever reads ahead does so in another thread."""
+        """A process came to the mount for the first time. Quick: another thread reads ahead."""
         with self._lock:
             pids = [one.pid for one in (story.process, *story.ancestors)]
             name = next((self._named[pid] for pid in pids if pid in self._named), None)
@@ -88,7 +88,7 @@ class StartProfiles:
             start.is_changed = True
 
     def flush(self) -> None:
-        """Write down the starts that went on since the last time. What their last starts read besides comes behind."""
+        """Write down the starts that went on since the last time, followed by what else their last starts read."""
         with self._lock:
             for start in [one for one in list(self._starts.values()) if one.is_changed]:
                 start.is_changed = False
@@ -98,7 +98,7 @@ class StartProfiles:
                     self._put(ProfileRecord(start.name_hash, time.time_ns(), array("Q", newest).tobytes()))
 
     def entries_of(self, name: str, uid: int = 0) -> list[int]:
-        """What a user's last starts of that name read, in order; entries may be gone by now."""
+        """What a user's last starts of this name read, in order; entries may be gone by now."""
         return self.entries_under(hash_of(name, uid))
 
     def entries_under(self, name_hash: bytes) -> list[int]:
@@ -145,7 +145,7 @@ def hash_of(name: str, uid: int = 0) -> bytes:
 
 
 def _user_of(pid: int) -> int:
-    """Whose process that is; ours if it cannot be seen from here."""
+    """The user of a process; our own if it cannot be seen from here."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:

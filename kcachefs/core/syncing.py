@@ -1,4 +1,4 @@
-"""fsync(2): when it returns, the file survives a power cut, and with it what is complete of its entry.
+"""fsync(2): when it returns, the file survives a power cut, and with it whatever is complete in its entry.
 
 A synced file is an object in a synced volume, like any sealed file, and has the mark SYNCED. When it is written again,
 its inode keeps that object (`unsealed.py`), so that there is something to go back to. It keeps it until the file is
@@ -77,7 +77,7 @@ class Syncer:
     def before_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
         """If a rename will replace a synced file, have the bytes of what takes its place on the disk before its name.
 
-        Otherwise a power cut could leave neither. The same goes for the files that it will be in an entry with.
+        Otherwise a power cut could leave neither. The same goes for the other files of the entry that it joins.
         """
         if self.is_needed_for_rename(parent, name, new_parent, new_name):
             ino, replaced = self._tree.find(parent, name), self._tree.find(new_parent, new_name)
@@ -93,7 +93,7 @@ class Syncer:
         return ino is not None and ino != replaced and self._nodes.get(ino).is_file
 
     def _secure(self, ino: int, entry: int) -> None:
-        """Have what a file holds now in an object, and what is complete of the entry; then mark them all as synced.
+        """Store what a file holds now as an object, seal what is complete in the entry, then mark them all as synced.
 
         The marks are set in one transaction, after the bytes of all of them are on the disk: a power cut finds all of
         the marks or none, and none without its bytes. What is left to do is to sync the journal.
@@ -107,7 +107,7 @@ class Syncer:
                 return
 
     def _sync_and_mark(self, ino: int, others: list[int], *, is_last: bool) -> bool:
-        """Sync the bytes of sealed files, then mark them as synced. False if one of them changed meanwhile."""
+        """Sync the bytes of sealed files, then mark them as synced. False if one of them changed during that."""
         with self._lock:
             node = self._nodes.get(ino)
             if node.nlink == 0:
@@ -147,7 +147,7 @@ class Syncer:
     def _mark(self, txn: Transaction, ino: int, sealed: dict[int, bytes]) -> None:
         """Mark a file as synced, and with it those others that are what they were when they were synced."""
         for one in {ino, *sealed}:
-            with contextlib.suppress(FsError):  # it went meanwhile
+            with contextlib.suppress(FsError):  # it is gone
                 node = self._nodes.get(one)
                 is_as_synced = _is_sealed(node) and node.digest == sealed.get(one)
                 if not node.flags & Inode.SYNCED and (one == ino or is_as_synced):
@@ -167,7 +167,7 @@ class Syncer:
         """The other files of an entry, without those under temporary names; none if the entry is too large."""
         unfinished: set[int] = set()
         others: list[int] = []
-        with contextlib.suppress(FsError):  # something of it went meanwhile: then the entry is not complete
+        with contextlib.suppress(FsError):  # something in it was removed: then the entry is not complete
             for count, (member, parent, _) in enumerate(self._walk.members(entry)):
                 if count > ENTRY_MAX:
                     return []
@@ -185,7 +185,7 @@ class Syncer:
         return is_done or node.ctime < time.time_ns() - int(REST_SECONDS * 1e9)
 
     def _seal(self, ino: int, condition: Callable[[int], bool]) -> None:
-        with contextlib.suppress(FsError):  # it went meanwhile
+        with contextlib.suppress(FsError):  # it is gone
             while not self._sealer.seal(ino, condition) and self._queue.is_being_sealed(ino):
                 time.sleep(0.001)  # by another thread, which may find that the file has changed since
 
@@ -194,7 +194,7 @@ class Syncer:
     def _snapshot(self, ino: int, node: Inode) -> Snapshot | None:
         """What an unsealed file holds at this moment; None if it cannot be an object. The lock is held.
 
-        Whoever writes to a spool file announces it under the lock, so it stands still once those who did are done.
+        Whoever writes to a spool file announces it under the lock, so the file stands still once all of them are done.
         """
         if node.content != Content.SPOOL:
             data = self._unsealed.read_slot(node, 0, node.size) if node.content == Content.SLOT else b""
@@ -233,7 +233,7 @@ class Syncer:
                     node.digest = staged.digest if staged is not None else NO_DIGEST
                     node.target = pack_time(snapshot.mtime)
                     self._queue.make_mutable(ino, node)
-                    self._queue.changed(ino, node)  # so that nobody seals it who began before this
+                    self._queue.changed(ino, node)  # so that a sealing that began before this fails
                     self._nodes.save(txn, ino, node)
                 self._mark(txn, ino, sealed)
         except ObjectMissing:
@@ -245,7 +245,7 @@ class Syncer:
 
 
 def _is_sealed(node: Inode) -> bool:
-    """Whether a file has no bytes outside of objects, and is what it would be taken back to."""
+    """Whether a file has no bytes outside of objects, and keeps no older state to go back to."""
     return node.content in (Content.OBJECT, Content.NONE) and not node.keeps_synced
 
 

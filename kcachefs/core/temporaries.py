@@ -1,4 +1,4 @@
-"""Temporary names: files and folders that are being written and have not got their final name yet.
+"""Temporary names: files and folders that are being written and do not have their final names yet.
 
 Each is in the catalog with the process that writes it, so that whatever a dead process left can be reaped.
 """
@@ -14,7 +14,7 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import number_of, pack_pair, temporary_key, unpack_pair
 
 _KNOWN_NS = 1_000_000_000
-"""How long it is believed which process a thread belongs to: whoever makes one file mostly makes many."""
+"""How long a thread's process is remembered: whoever makes one file usually makes many."""
 
 
 class Temporaries:
@@ -24,7 +24,7 @@ class Temporaries:
         self._catalog = store.catalog
         self.inodes = set(map(number_of, store.catalog.keys(b"w")))
         self._latest = (0, 0, 0)
-        """The thread that was asked for last, its process, and when that was."""
+        """The thread that was looked up last, its process, and when that was."""
 
     def __contains__(self, ino: int) -> bool:
         return ino in self.inodes
@@ -41,20 +41,20 @@ class Temporaries:
         txn.put(temporary_key(ino), pack_pair(now, process))
 
     def remove(self, txn: Transaction, ino: int) -> None:
-        """It has its final name, or none: there is nothing to reap."""
+        """An inode has its final name, or none: there is nothing to reap."""
         if ino in self.inodes:
             txn.undo(lambda: self.inodes.add(ino))
             self.inodes.discard(ino)
             txn.delete(temporary_key(ino))
 
     def writer_of(self, ino: int) -> tuple[int, int] | None:
-        """Since when, in nanoseconds, and by which process (0: not visible here) it is written; None if it is not."""
+        """Since when, in nanoseconds, and by which process (0: not visible here) an inode is written; else None."""
         raw = self._catalog.get(temporary_key(ino))
         return unpack_pair(raw) if raw is not None else None
 
 
 def _is_process(pid: int) -> bool:
-    """Whether it is the number of a process and not of one of its threads: the quicker half of `process_of`."""
+    """Whether a number is that of a process and not of one of its threads: the quicker half of `process_of`."""
     try:
         os.close(os.pidfd_open(pid))
     except OSError:

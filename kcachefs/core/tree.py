@@ -1,7 +1,7 @@
 """Names: directories and what they hold. Every change is one transaction over the names and inodes that it touches.
 
-The kernel checks modes and owners (default_permissions), and the policy what else it forbids. Refused here is what
-would break the tree: a directory that is removed with names in it, moved into itself, or replaced by something else.
+The kernel checks modes and owners (default_permissions), and the policy whatever else it forbids. Only changes that
+would break the tree are refused here: a directory removed with names in it, moved into itself, or replaced by a file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kcachefs.store.records import (
 TARGET_MAX = 4095
 LINK_MAX = 65000
 DEPTH_MAX = 256
-"""Folders within folders: what walks up or down the tree stays quick."""
+"""How deep folders may be nested, so that walking up or down the tree stays quick."""
 ROOT_NAMES_MAX = 1024
 """Names in a root, each of which counts as a namespace in every report."""
 RENAME_NOREPLACE = 1
@@ -97,7 +97,7 @@ class Tree:
         return unpack_name(raw)[0]
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
-        """At most `limit` names behind `cookie`; 0 starts from the top."""
+        """At most `limit` names after `cookie`; 0 starts from the top."""
         node = self._directory(ino)
         rows: list[Row] = []
         if cookie >= COOKIE_END:
@@ -226,7 +226,7 @@ class Tree:
     def remove_all(self, txn: Transaction, members: list[tuple[int, int, bytes]]) -> None:
         """Remove what a walk found, as (inode, folder, name): what is in a folder before the folder."""
         nodes = {ino: self._nodes.get(ino) for ino, _, _ in members}
-        # Together: each by itself would change the books of its entry again.
+        # Together: one by one, each would change the counts of its entry again.
         going = [(ino, one) for ino, one in nodes.items() if one.content == Content.OBJECT and one.nlink == 1]
         self._counts.uncount_all(txn, going)
         for ino, parent, name in reversed(members):
@@ -393,7 +393,7 @@ class Tree:
 
 
 def check_name(name: bytes) -> None:
-    """Refuse what no name can be."""
+    """Refuse what cannot be a name."""
     if not name or name in (b".", b"..") or b"/" in name or b"\0" in name:
         raise FsError(errno.EINVAL)
     if len(name) > NAME_MAX:

@@ -1,10 +1,10 @@
 """Bytes that are not sealed: small files in slots of the slot file, larger ones in a spool file each.
 
-What a write acknowledged is outside this process: the bytes by a pwrite; the size and times of a slot by a record in
-the journal, those of a spool file by the file itself.
+What a write acknowledged survives this process: the bytes by a pwrite; the size and times of a slot by a record in the
+journal, those of a spool file by the file itself.
 
-The catalog's lock guards which bytes are whose. A slot is written under it. A spool file is written without it, after
-it was announced in `SpoolFile.changing`, so that it is not sealed meanwhile.
+The catalog's lock guards which bytes belong to which file. A slot is written under it. A spool file is written without
+it, after that was announced in `SpoolFile.changing`, so that the file is not sealed meanwhile.
 
 After a power cut none of these bytes can be trusted. So a file that was synced, and is written again, keeps the object
 that it was when it was synced (`Inode.keeps_synced`), and `recovery.py` goes back to that.
@@ -40,7 +40,7 @@ from kcachefs.store.records import (
 )
 
 OPEN_SPOOL_MAX = 512
-"""Spool files held open, unless the system allows few; beyond it they are reopened by name."""
+"""Spool files held open, or fewer if the system allows few; any others are reopened by name."""
 _SPOOL_BLOCK = 64
 """Spool numbers reserved at a time."""
 
@@ -56,7 +56,7 @@ class SpoolFile:
         self.retimed = False
         """Its times were set explicitly: the next write has to replace them in the inode, too."""
         self.changing: list[None] = []
-        """One for each thread that is about to change it, or is changing it: it is not sealed meanwhile.
+        """One for each thread that is about to change it, or is changing it: while there is any, it is not sealed.
 
         Appended under the lock and popped without it: a list allows that, a number does not.
         """
@@ -96,7 +96,7 @@ class Unsealed:
                 if offset > node.size:
                     self._slots.zero(slot, node.size, offset)
                 self._slots.write(slot, offset, data)
-            except NoSpace:  # a part of it may have been written, and took the last blocks of the disk
+            except NoSpace:  # a part may have been written, and may have taken the last blocks of the disk
                 self._slots.shrunk(slot, node.size)
                 raise
             node.size = max(node.size, offset + len(data))
@@ -123,7 +123,7 @@ class Unsealed:
             self._slot_changed(txn, ino, node)
 
     def fill_slot(self, txn: Transaction, ino: int, node: Inode, data: bytes, kept: bytes) -> None:
-        """Have these bytes be a file's, in a slot of its own; `kept` is what `let_go` returned."""
+        """Give a file these bytes, in a slot of its own; `kept` is what `let_go` returned."""
         slot = self._take_slot(txn, ino)
         self._slots.write(slot, 0, data)
         set_content(node, Content.SLOT, number=slot, digest=kept, size=len(data))
@@ -191,7 +191,7 @@ class Unsealed:
         self._open[ino] = spool
 
     def make_spool(self) -> SpoolFile:
-        """A new spool file, which is nobody's yet."""
+        """A new spool file, which belongs to no file yet."""
         with self._nodes.change() as txn:
             number = self._store.spool.take()
             if number is None:

@@ -1,8 +1,8 @@
 """Who loses entries when users have quotas: those above their own quota, and in a full store those above an equal part.
 
-Called by the evictor, in its thread. Entries go in the order of their last use, only those that are the user's. When a
-user is above the quota with entries that somebody keeps open, these lose their names: otherwise whoever opens a user's
-entries could use up that user's quota with them. For the same reason entries in use take half of a quota at most.
+Called by the evictor, in its thread. Only the user's own entries go, in the order of their last use. When a user is
+above the quota with entries that somebody keeps open, these lose their names: otherwise whoever opens a user's entries
+could use up that user's quota with them. For the same reason entries in use take at most half of a quota.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ log = logging.getLogger(__name__)
 HIGH_WATER, LOW_WATER = 0.95, 0.90
 """Parts of a limit at which eviction begins, and to which it works down."""
 DOOMED_PART = 1 / 8
-"""How much of the quota of the whole may be taken by what was evicted while somebody had it open."""
+"""The part of the quota of the whole that entries may take which were evicted while somebody had them open."""
 COUNT_SECONDS = 0.05
-"""How long a turn counts what users hold, where the mount has not finished that when it started."""
+"""How long a turn counts what users hold, if the mount did not finish counting when it started."""
 
 
 class EvictionActions(Protocol):
-    """What the evictor does for this."""
+    """What the evictor does for this module."""
 
     def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
         """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
 
     def in_use_of(self, account: int) -> list[int]:
-        """Those entries of an account that were in use when they were to be evicted, the least recently used first."""
+        """The entries of an account that were found in use when they were to be evicted, least recently used first."""
 
     def evict(self, entry: int, *, why: str, doom: bool) -> bool:
-        """Take one entry, and say why; `doom`: though it is in use, and onto nobody's account."""
+        """Take one entry, for this reason; `doom`: even if it is in use, which puts it on nobody's account."""
 
     def anything_left(self, accounts: set[int]) -> bool:
         """Whether any entry of these accounts can be evicted, now or later."""
@@ -58,7 +58,7 @@ class UserEviction:
         self._evictor = evictor
 
     def turn(self, until: float) -> None:
-        """Evict of users above their quota. One who has nothing left to lose cannot write."""
+        """Evict entries of users above their quota. A user who has nothing left to lose cannot write."""
         self._accounts.count(COUNT_SECONDS)
         limit = self._room.limits.max_size_per_uid
         exhausted = set()
@@ -71,7 +71,7 @@ class UserEviction:
         self._room.note_above_fair_share(() if self._room.has_room.is_set() else self.above_fair_share())
 
     def _evict_down_to_quota(self, account: int, limit: int, until: float) -> bool:
-        """Evict of one account; returns whether it stays above its limit, for so long that it is certain."""
+        """Evict entries of one account; returns whether it has stayed above its limit long enough to be certain."""
         evictor, any_went = self._evictor, False
         while (held := self._held_and_wanted(account)) > limit * HIGH_WATER or (any_went and held > limit * LOW_WATER):
             if not evictor.evict_oldest(account, held - int(limit * LOW_WATER), is_within=held <= limit):
@@ -87,11 +87,11 @@ class UserEviction:
         return evictor.has_lasted(account, is_over and not any_went and not evictor.anything_left({account}))
 
     def _held_and_wanted(self, account: int) -> int:
-        """What an account holds, with what waits to be written."""
+        """What an account holds, together with what waits to be written."""
         return self._accounts.total(account) + self._accounts.wanted(account)
 
     def _doom(self, account: int, over: int) -> bool:
-        """Evict what is in use; its bytes stay until they are let go, on nobody's account, and that is bounded.
+        """Evict entries in use. Their bytes stay on nobody's account, which is bounded, until they are let go.
 
         Returns whether any went.
         """
@@ -112,28 +112,28 @@ class UserEviction:
     # --- a full store -------------------------------------------------------------------------------------------------
 
     def above_fair_share(self) -> set[int]:
-        """The accounts whose entries may go when the whole is over its limit; empty when nobody holds anything."""
+        """The accounts whose entries may go when the whole store is over its limit; empty if nobody holds anything."""
         held = self._accounts.totals()
         held.pop(NOBODYS_ACCOUNT, None)
         return above_equal_part(held, self._room.limits.max_size)
 
     def others_in_turn(self, above: set[int]) -> set[int]:
-        """Who else may lose entries when these have none left to lose: whoever waits to write, for their own sake.
+        """Who may lose entries if those above an equal part have none left: whoever waits to write, for their own sake.
 
-        And these write no more.
+        Once that has lasted, those above an equal part cannot write.
         """
         if self._evictor.has_lasted("those above an equal part", True):
             self._room.bar(above)
         return {self._accounts.of(uid) for _, uid in list(self._room.waiting)}
 
     def let_all_write(self) -> None:
-        """There is room, or those above an equal part make some."""
+        """There is room, or those above an equal part make some: bar nobody."""
         self._evictor.has_lasted("those above an equal part", False)
         self._room.bar(())
 
 
 def above_equal_part(held: Mapping[int, int], size: int) -> set[int]:
-    """Who holds more than an equal part of `size`, where the others share what some leave of theirs.
+    """Who holds more than an equal part of `size`; what some do not use of their parts is shared among the others.
 
     >>> above_equal_part({1: 10, 2: 40, 3: 90}, 120)
     {3}

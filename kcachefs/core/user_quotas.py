@@ -1,10 +1,10 @@
-"""Quotas per user: what would take somebody above `--max-size-per-uid` waits for the evictor, and is refused at last.
+"""Quotas per user: a write that would exceed `--max-size-per-uid` waits for the evictor, and is refused if that fails.
 
-Bytes that are written wait, off the thread that answers requests, until the evictor has made room among the owner's own
-entries, and get EDQUOT when it cannot. What makes names cannot wait, so it may exceed the quota by `SLACK` of it.
+A write waits, off the thread that answers requests, until the evictor has made room among the owner's own entries, and
+gets EDQUOT if it cannot. A request that makes a name cannot wait, so it may exceed the quota by `SLACK` of it.
 
-Nobody spends another's quota: a file costs its owner more only by what the owner (or root) does. Others can write into
-it within its size, and `FREE_BYTES` in any case, which is more than a lock needs.
+Nobody spends another's quota: only the file's owner, root and the mount's owner can make it cost more. Others can write
+within its size, and `FREE_BYTES` in any case, which is more than a lock needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcachefs.store import Store
 from kcachefs.store.records import Content, Inode
 
 MUCH = 64 << 10
-"""A file that is made larger by more than this has the limits looked at first."""
+"""Before a file is made larger by more than this, the limits are checked."""
 SLACK = 1 / 8
 """How far names may exceed a quota between two turns of the evictor, as a part of the quota."""
 
@@ -35,7 +35,7 @@ class UserQuotas:
     def __init__(
         self, store: Store, nodes: Nodes, files: Files, room: Room, accounts: Accounts, trusted: frozenset[int]
     ) -> None:
-        """`trusted`: who may let others' files grow."""
+        """`trusted`: the users who may make others' files larger."""
         self._objects = store.objects
         self._nodes = nodes
         self._files = files
@@ -57,11 +57,11 @@ class UserQuotas:
         """An inode is about to get another name."""
         node = self._nodes.get(ino)
         if self._is_stranger(caller, node):
-            raise FsError(errno.EPERM, f"another name would be on user {node.uid}'s account")
+            raise FsError(errno.EPERM, f"another name would be charged to user {node.uid}")
         self._check_at_once(self.accounts.of(node.uid), INODE_BYTES)
 
     def check_size(self, caller: Caller, ino: int, size: int) -> None:
-        """A file is about to be made that large."""
+        """A file is about to be given this size."""
         node = self._files.attributes(ino)
         growth = self._growth(node, size)
         if growth > 0:
@@ -99,7 +99,7 @@ class UserQuotas:
         if mode & PUNCH_HOLE:
             return
         if mode & KEEP_SIZE and offset + length > node.size:
-            raise FsError(errno.EOPNOTSUPP, "space allocated beyond a file's end would be on nobody's account")
+            raise FsError(errno.EOPNOTSUPP, "space allocated beyond a file's end would be charged to nobody")
         self.authorize_write(caller, ino, offset + length)
 
     def fits(self, ino: int, end: int) -> bool:
@@ -133,7 +133,7 @@ class UserQuotas:
                 time.sleep(WAIT_SECONDS)
 
     def check_barred(self, uid: int) -> None:
-        """Refuse to let a user's files grow who has more than an equal part of a full store."""
+        """Refuse to let files grow whose owner holds more than an equal part of a full store."""
         self._check_barred(self.accounts.of(uid))
 
     def _check_barred(self, account: int) -> None:
@@ -143,7 +143,7 @@ class UserQuotas:
     # --- who ----------------------------------------------------------------------------------------------------------
 
     def _growth(self, node: Inode, size: int) -> int:
-        """By how much a file costs more when it has that size and is not sealed."""
+        """How much more a file costs once it has this size and is not sealed."""
         if node.content != Content.OBJECT:
             return size - node.size
         record = self._objects.record(node.digest)
@@ -151,7 +151,7 @@ class UserQuotas:
 
     def _check_stranger(self, caller: Caller, node: Inode, size: int) -> None:
         if size > FREE_BYTES and self._is_stranger(caller, node):
-            raise FsError(errno.EDQUOT, f"what user {caller.uid} writes would be on user {node.uid}'s account")
+            raise FsError(errno.EDQUOT, f"what user {caller.uid} writes would be charged to user {node.uid}")
 
     def _is_stranger(self, caller: Caller, node: Inode) -> bool:
         if not caller.is_known or caller.uid in self._trusted:

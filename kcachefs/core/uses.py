@@ -4,15 +4,15 @@ The name of an entry expires in the kernel after `HEARTBEAT_SECONDS`. So a proce
 lookup, however many files it then reads, and that lookup is the use. Writing is a use as well. Uses gather in memory
 and are written down every few seconds; a kill loses that much of the order and nothing else.
 
-Looking around is no use: a process that lists a folder (`find`, `du`, a backup, a monitoring agent) and then looks at
-what it found would make every entry young. So the lookups of a process in a folder that it has listed do not count,
-nor does the lookup of an entry whose folder it then lists. Reading a file counts all the same, and so does the question
-whether it is a terminal, which Python asks of every file that it opens.
+Looking around does not count as use: a process that lists a folder (`find`, `du`, a backup, a monitoring agent) and
+then looks at what it found would make every entry young. So the lookups of a process in a folder that it has listed do
+not count, nor does the lookup of an entry whose folder it then lists. Reading a file counts all the same, and so does
+the question whether it is a terminal, which Python asks of every file that it opens.
 
-A hit is an entry found complete by a process that did not write it, and serves all its bytes. A miss is an entry that
-had to be made; it is counted when the entry is listed. Several processes that make the same entry at once replace each
-other's files: each of them missed it, and none has a hit when it comes back for what it made. A file that is added to a
-complete group makes no miss: JAX notes there when it read an executable.
+A hit is an entry found complete by a process that did not write it, and counts as serving all its bytes. A miss is an
+entry that had to be made; it is counted when the entry is listed. Several processes that make the same entry at once
+replace each other's files: each of them missed it, and none has a hit when it comes back for what it made. A file that
+is added to a complete group is not a miss: JAX notes in such files when it read an executable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kcachefs.store.inode_numbers import GROUP_BASE
 HEARTBEAT_SECONDS = 1
 """How long the kernel may remember an entry's name before it asks again."""
 COMPLETE_NS = 200_000_000
-"""How long after its last write an entry counts as complete: nobody tells when its writer is done."""
+"""How long after its last write an entry counts as complete: nothing says when its writer is done."""
 LISTED_NS = 60_000_000_000
 """How long after a process listed a folder its lookups there count as looking around."""
 _FLUSH_CHUNK = 200
@@ -49,13 +49,13 @@ class _Use(NamedTuple):
     entry: int
     caller: Caller
     before: int | None
-    """When the entry was last used before that, as far as it was not written down."""
+    """The use of the entry before this one, if that was not written down yet."""
     process: int
-    """The process that had a hit by it; 0 if it was none."""
+    """The process for which it counted as a hit; 0 if it did not."""
 
 
 class Uses:
-    """The uses of one filesystem's entries. The catalog's lock guards what is not written down yet."""
+    """The uses of one filesystem's entries. The catalog's lock guards those that are not written down yet."""
 
     def __init__(self, nodes: Nodes, table: EntryTable, runs: Runs, makings: Makings, future: FutureUses) -> None:
         self._nodes = nodes
@@ -69,13 +69,13 @@ class Uses:
         self._authors: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """The thread that made a file, until it is sealed."""
         self._replacing: BoundedDict[int, bool] = BoundedDict(_REMEMBERED)
-        """Files that took the name of one that somebody else had made, until they are sealed."""
+        """Files that took the name of a file that somebody else had made, until they are sealed."""
         self._rivals: BoundedDict[int, dict[int, None]] = BoundedDict(_RIVALRIES)
-        """Processes that made the same files of an entry at once."""
+        """Processes that made the same files of an entry at the same time."""
         self._written: BoundedDict[int, int] = BoundedDict(_REMEMBERED)
         """When an entry was last written to."""
         self._seen: BoundedDict[tuple[int, int], None] = BoundedDict(_REMEMBERED)
-        """Entries and the processes that have used them: each process has one hit."""
+        """Entries, each with a process that has used it: a process hits an entry once."""
         self.listed: BoundedDict[tuple[int, int], int] = BoundedDict(_REMEMBERED)
         """When a process last listed a folder."""
         self._newest: _Use | None = None
@@ -93,7 +93,7 @@ class Uses:
         self._written.pop(entry, None)
 
     def note_writer(self, entry: int, caller: Caller) -> None:
-        """The caller gave something in an entry its name: what it then reads of it is no hit."""
+        """The caller gave something in an entry its name: reading the entry is then not a hit for it."""
         self._writers[entry] = pid = caller.pid
         if pid != self._runs.latest:
             self._runs.seen(pid)
@@ -105,7 +105,7 @@ class Uses:
             self._runs.seen(pid)
 
     def note_replaced(self, entry: int, ino: int, other: int) -> None:
-        """A file of an entry took the name of another one. Two processes that made them at once both missed it."""
+        """A file of an entry took the name of another. Two processes that made them at the same time both missed it."""
         thread, before = self._authors.get(ino), self._authors.pop(other, None)
         was_replacing = self._replacing.pop(other, False)
         if not thread:
@@ -124,9 +124,9 @@ class Uses:
             self._rivals[entry] = self._rivals.get(entry, {}) | makers
 
     def makers(self, entry: int, inodes: Iterable[int]) -> Makers:
-        """Who made an entry that files were sealed of, as far as it is known. None of them has a hit there.
+        """Who made an entry whose files were sealed, as far as it is known. None of them has a hit there.
 
-        Who has hit a group and then only added a file to it did not make it.
+        A process that has hit a group and then only added a file to it did not make it.
         """
         process_of = self._runs.process_of
         authors: list[int | None] = []
@@ -151,7 +151,7 @@ class Uses:
         return hits is not None and any(one == process and count for (_, one), count in hits.items())
 
     def _has_made(self, entry: int, process: int) -> None:
-        """A process that came to an entry went on to make it: coming was no hit."""
+        """A process that came to an entry went on to make it: coming to it was not a hit."""
         self._seen[entry, process] = None
         hits = self._hits.get(entry)
         for key in [one for one in hits if one[1] == process] if hits is not None else ():
@@ -169,7 +169,7 @@ class Uses:
         self._newest = _Use(entry, caller, before, self._touch(entry, caller, now))
 
     def list_folder(self, folder: int, entry: int, caller: Caller) -> None:
-        """A caller lists a folder. If that is an entry's, coming to it was no use yet."""
+        """A caller lists a folder. If it is an entry's, the lookup that led there was not a use."""
         if not caller.pid:
             return
         self.listed[caller.pid, folder] = self._clock.now()
@@ -197,7 +197,7 @@ class Uses:
                 self.last[entry] = self._clock.now()
 
     def _touch(self, entry: int, caller: Caller, now: int) -> int:
-        """Note a use; returns the process that has a hit by it, or 0."""
+        """Note a use; returns the process for which it counts as a hit, or 0."""
         pid, written = caller.pid, self._written.get(entry)
         self.last[entry] = now
         if not pid or (written is not None and 0 <= now - written < COMPLETE_NS):
@@ -237,8 +237,8 @@ class Uses:
             hits, self._hits = self._hits, {}
             self._newest = None
             now = self._clock.now()
-        self._runs.catch_up()  # of whoever has one of these hits: a hit that nobody's run gets is lost to it for good
-        # Beyond now is before all others: the clock was set back since.
+        self._runs.catch_up()  # a hit that is counted before its run is known is lost to that run for good
+        # Uses that are later than now go first: the clock was set back since.
         pending = sorted(used.items(), key=lambda item: (item[1] <= now, item[1]))
         written: list[Hit] = []
         for start in range(0, len(pending), _FLUSH_CHUNK):
@@ -249,7 +249,7 @@ class Uses:
         self._makings.count_hits(written)
 
     def _write_down(self, txn: Transaction, entry: int, when: int, hits: Hits, written: list[Hit]) -> bool:
-        """False when it has to wait: the entry is not sealed yet, and its hits are kept until it is."""
+        """False if it has to wait: the entry is not sealed yet, and its hits are kept until it is."""
         record = self._table.get(entry, txn)
         hits = +hits
         if record is not None and record.used:

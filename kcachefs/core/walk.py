@@ -45,7 +45,7 @@ class Walk:
                 try:
                     is_dir = self._nodes.get(child).is_dir
                 except FsError:
-                    continue  # it went meanwhile
+                    continue  # it is gone
                 yield child, folder, name
                 if is_dir:
                     folders.append(child)
@@ -62,7 +62,7 @@ class Walk:
             start = rows[-1][0] + b"\0"
 
     def members(self, entry: int, names: list[Name] | None = None) -> Iterator[Member]:
-        """Everything that belongs to an entry, folders before what is in them. `names`: what `top_names` said."""
+        """Everything that belongs to an entry, folders before what is in them. `names`: what `top_names` returned."""
         for parent, name in self.top_names(entry) if names is None else names:
             ino = self._find(parent, name)
             if ino is None or (ino != entry if entry < GROUP_BASE else not self._belongs(ino, entry)):
@@ -70,15 +70,15 @@ class Walk:
             try:
                 is_dir = self._nodes.get(ino).is_dir
             except FsError:
-                continue  # it went meanwhile
+                continue  # it is gone
             yield ino, parent, name
             if is_dir:
                 yield from self._below_folder(ino)
 
     def some_files(self, entry: int, limit: int) -> Iterator[tuple[int, Inode]]:
-        """Files of an entry, among the first `limit` names where they may be: for callers that cannot wait for all.
+        """Files of an entry, found among the first `limit` names: for callers that cannot wait for all.
 
-        Those in the topmost folders come first; beginning with a folder counts as much as a few names.
+        Those in the topmost folders come first; opening a folder counts as much as many names.
         """
         record = self._table.get(entry) if entry >= GROUP_BASE else None
         folders = deque([record.folder if record is not None else entry] if record or entry < GROUP_BASE else [])
@@ -124,7 +124,7 @@ class Walk:
         return {name: ino for parent, name in self.top_names(entry) if (ino := self._find(parent, name)) is not None}
 
     def names_of(self, inodes: Iterable[int]) -> dict[int, list[Name]]:
-        """The names of inodes, each in the folder of its newest name, which is searched once. Hold no lock."""
+        """The names of inodes in the folders of their newest names; each folder is searched once. Hold no lock."""
         found: dict[int, list[Name]] = {}
         folders: set[int] = set()
         for ino in inodes:

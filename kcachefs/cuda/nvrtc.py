@@ -32,7 +32,7 @@ _WRITES_TRACE = re.compile(r"--?fdevice-time-trace(?:=|$)")
 class Compiled:
     """A compiled program.
 
-    `arch` is what it was compiled for, which is lower than what was asked where PTX of a lower virtual architecture
+    `arch` is what it was compiled for: lower than what was asked for, if PTX of a lower virtual architecture
     answered. `cubin` is None in that case, and for a virtual architecture.
     """
 
@@ -206,7 +206,7 @@ def _listed(what: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
-    made_of = _made_of(asked, arch)  # before NVRTC reads the headers: of those that change now, the older are told
+    made_of = _made_of(asked, arch)  # before NVRTC reads the headers: if one changes now, the older one is noted
     output = compile_program(
         asked.source,
         [f"--gpu-architecture={arch}", *asked.options],
@@ -250,7 +250,7 @@ def _compiled(entry: Entry, arch: str, *, was_cached: bool, ptx_only: bool = Fal
 def _parsed(arch: str) -> tuple[str, int, str]:
     match = _ARCH.fullmatch(arch) if isinstance(arch, str) else None
     if match is None:
-        raise UsageError(f"{arch!r} is no architecture; write one like sm_90a or compute_80")
+        raise UsageError(f"{arch!r} is not an architecture; write one like sm_90a or compute_80")
     return match[1], int(match[2]), match[3]
 
 

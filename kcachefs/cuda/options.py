@@ -48,7 +48,7 @@ def precompiled_headers(options: Sequence[str]) -> list[str]:
 
 
 def debug_folder(options: Sequence[str], name: str) -> str | None:
-    """The current directory, where debug information in the compiled program will tell it.
+    """The current directory, if debug information in the compiled program will hold it.
 
     >>> debug_folder(["--std=c++17"], "add.cu"), debug_folder(["-lineinfo"], "/kernels/add.cu")
     (None, None)

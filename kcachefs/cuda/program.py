@@ -165,7 +165,7 @@ def _compile(
 def _made_of(
     code: str | bytes, code_type: str, target: str, options: ProgramOptions, name_expressions: tuple[str, ...]
 ) -> bytes:
-    """The ingredients of a program of NVRTC; of the other compilers' nothing is told."""
+    """The ingredients of a program of NVRTC; nothing for programs of other compilers."""
     if code_type.lower() != "c++":
         return b""
     words = [word.decode() for word in options.as_bytes("nvrtc", target)]

@@ -28,7 +28,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparation(NamedTuple):
-    """What an agent did before it gave up the right to."""
+    """What an agent did while it still had the rights of its user."""
 
     storage: TimedStorage
     scope: str
@@ -36,7 +36,7 @@ class Preparation(NamedTuple):
     folder: Path
     signer: signing.Signer | None
     gaps: list[str]
-    """What it could not give up."""
+    """What it could not give up, in words."""
     bucket_folder: BucketFolder
 
 
@@ -59,6 +59,6 @@ def prepare(config: AgentConfig) -> Preparation:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Packs that an agent was checking or making when it died."""
+    """Remove packs that an agent was checking or making when it died."""
     for leftover in (*folder.glob("*.kcp"), *folder.glob(".*.part")):
         leftover.unlink(missing_ok=True)

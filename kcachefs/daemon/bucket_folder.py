@@ -1,8 +1,8 @@
 """A bucket that is a local folder: whether another folder has taken the place of the one that an agent may write to.
 
 Landlock lets an agent write to the folder that was there when it started, and to no other. A disk that is mounted over
-that folder, or a folder that is made again, can only be written by another agent. But where a bucket was and nothing is
-now, its disk is not mounted: what is written there would be hidden as soon as it is.
+that folder, or a folder that is made again, can only be written by another agent. But if the folder held a bucket and
+is now empty, its disk is not mounted: anything written there would be hidden once the disk is back.
 """
 
 from __future__ import annotations

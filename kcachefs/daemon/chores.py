@@ -52,7 +52,7 @@ class Chores:
                 next_pause = turn()
                 complaint = ""
             except Exception as error:
-                if complaint != (complaint := repr(error)):  # what does not change is said once
+                if complaint != (complaint := repr(error)):  # a failure that stays the same is logged once
                     known = isinstance(error, KcachefsError | OSError)
                     log.error("%s failed and will be tried again: %s", what, error, exc_info=not known)
                 next_pause = max(pause, FAILED_PAUSE)

@@ -63,11 +63,11 @@ class Commands(Insight):
         return self._fs.metrics().decode()
 
     def settings(self) -> MountConfig:
-        """What holds now, and where each value comes from."""
+        """The settings that hold now, and where each value comes from."""
         return self._settings.config
 
     def set(self, options: dict[str, Any], forget: bool = False) -> MountConfig:
-        """Change options while the mount is in use, and keep them for the next mount; with `forget` keep nothing."""
+        """Change options while the mount is in use, and keep them for the next one; `forget` discards what is kept."""
         changed = self._settings.change(self._fs, options)
         if forget:
             self._settings.forget()

@@ -73,7 +73,7 @@ class ControlSocket:
 
     def listen(self, bound: socket.socket) -> None:
         """Take requests at this socket from now on, and no longer at the one before."""
-        bound.listen()  # in this process, so that the kernel names it to those who ask who listens
+        bound.listen()  # in this process: it is the one that SO_PEERCRED then names to clients
         former, self._listener = self._listener, bound
         if former is None:
             self._thread.start()
@@ -93,7 +93,7 @@ class ControlSocket:
         self._listener.close()
         for _ in range(AT_ONCE):
             self._turns.acquire()
-        self._turns.release(AT_ONCE)  # who still waits is turned away
+        self._turns.release(AT_ONCE)  # requests that still wait are turned away
 
     def _accept(self) -> None:
         while not self._closing:
@@ -126,7 +126,7 @@ class ControlSocket:
             self._places.release()
 
     def _answer(self, connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):  # who asked has left, or is silent
+        with connection, contextlib.suppress(OSError):  # the client has left, or is silent
             line = b""
             while not line.endswith(b"\n") and len(line) < _LINE_MAX:
                 chunk = connection.recv(1 << 16)
@@ -141,7 +141,7 @@ class ControlSocket:
                         return
                     reply = _reply_to(line, self._administration)
             rest = memoryview(msgspec.json.encode(reply) + b"\n")
-            while rest:  # not `sendall`, whose time is up though the client goes on reading
+            while rest:  # not `sendall`, which times out even while the client goes on reading
                 rest = rest[connection.send(rest) :]
 
 
@@ -192,7 +192,7 @@ def find_command(administration: Administration, verb: str) -> Callable[..., Any
         raise UsageError(f"{verb!r}{_UNKNOWN}{', '.join(VERBS)}")
     found: Callable[..., Any] | None = getattr(administration, verb, None)
     if found is None:
-        raise UsageError(f"{verb!r}: is for a store that is mounted")
+        raise UsageError(f"{verb!r}: works only on a store that is mounted")
     return found
 
 
@@ -258,7 +258,7 @@ def ask(
 
 
 def _refuse_other_version(path: Path) -> None:
-    """Raise DaemonError if the daemon at that socket is of another version: then that is why it is not understood."""
+    """Raise DaemonError if the daemon at that socket is of another version: that is why we do not understand it."""
     try:
         state = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=registry.MountState)
     except (OSError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""Slows a supervisor down whose workers, or workers that stand by, keep dying."""
+"""Slows a supervisor down when its workers or standbys keep dying."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The fleet agent: one process per mount that talks to the bucket, because the worker must not reach the network.
 
 It loads the index, fetches and checks packs that lookups wait for, and publishes what the worker offers. The supervisor
-starts it, starts it again when it dies, and gives it a socket to each worker. It can do without any of them: a worker
+starts it, starts it again when it dies, and gives it a socket to each worker. The mount does not depend on it: a worker
 without an agent serves what its store holds.
 
 Nothing here is tried twice while a lookup waits. After a fault of the network the bucket is left alone for a while.
@@ -50,14 +50,14 @@ FIRST_BYTE_SECONDS = 0.25
 USUAL_TIMES = 5
 """A first byte may take this many times as long as usual, or that many seconds if they are more."""
 WORTH_SHARE = 0.5
-"""A transfer may take this part of what compiling took."""
+"""A transfer may take this share of the time that compiling took."""
 AHEAD_BYTES = 256 << 20
 """Packs of one run that are fetched ahead have at most this many bytes together."""
 AHEAD_PLAIN_BYTES = 1 << 30
 """And this many when they are decoded: they lie in memory until the worker has brought them in."""
 LOST_SECONDS = 60.0
 SLOW_SECONDS = 600.0
-"""For how long a pack that is not worth its transfer is not asked for again."""
+"""How long a pack that is not worth its transfer is not asked for again."""
 GONE_SECONDS = 1e9
 INDEX_RETRY_SECONDS = 30.0
 REFRESH_SECONDS = 60.0
@@ -274,7 +274,7 @@ class Agent:
             # What is fetched ahead has a deadline, too: somebody may begin to wait for it.
             path = self._bucket.fetch_pack(reference, self._patience(reference, began - asked))
             try:
-                # First: a worker that is new and asks now gets it once more, instead of never.
+                # First, so that a new worker that asks now gets it again rather than never.
                 self._end(reference)
                 self._hand_over(reference, path)
             finally:
@@ -296,7 +296,7 @@ class Agent:
             self._fail(error)
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
-        except Exception as error:  # a full disk is one that is known
+        except Exception as error:  # such as a full disk: known, so without a traceback
             known = isinstance(error, KcachefsError | OSError)
             log.error("a pack of the fleet could not be fetched: %s", error, exc_info=not known)
             self._send(Lost(reference, str(error), LOST_SECONDS))
@@ -317,7 +317,7 @@ class Agent:
         self._tell_state()
 
     def _patience(self, reference: PackReference, waited: float) -> Patience:
-        """How long a transfer may take. Whoever asked has waited already, for others that were fetched before."""
+        """How long a transfer may take. The lookup has waited already while packs before this one were fetched."""
         first_byte = max(FIRST_BYTE_SECONDS, USUAL_TIMES * self._storage.usual_seconds)
         worth = WORTH_SHARE * reference.compile_ms / 1000
         left = max(first_byte, worth) - waited

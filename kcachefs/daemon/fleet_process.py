@@ -1,7 +1,6 @@
 """The fleet agent as the supervisor sees it: a child process that is started again when it dies.
 
-The mount never waits for it. Each worker gets one end of a socket pair to the agent, and so does the agent, whenever
-one of them is new.
+The mount never waits for it. Whenever the worker or the agent is new, each of them gets one end of a new socket pair.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
 LASTING_SECONDS = 60.0
 """An agent that lived this long is started again after the first pause."""
 _TOLD = -1000
-"""In the place of an exit code: we ended it ourselves. No process has this one."""
+"""Stands for an exit code if we ended the agent ourselves. No process can exit with it."""
 
 
 class FleetProcess:
@@ -80,7 +79,7 @@ class FleetProcess:
                 process.send_signal(number)
 
     def replace(self) -> None:
-        """Have another agent take its place, which runs the code installed now."""
+        """Replace it with an agent that runs the code installed now."""
         self._told_to_end = self._process
         self.signal(signal.SIGTERM)
 
@@ -96,7 +95,7 @@ class FleetProcess:
             try:
                 process.wait(FINISH_SECONDS)
             except subprocess.TimeoutExpired:
-                log.warning("the fleet's agent did not finish in time; what it has not published comes next time")
+                log.warning("the fleet's agent did not finish in time; the rest will be published next time")
                 process.send_signal(signal.SIGKILL)
                 process.wait()
 
@@ -113,7 +112,7 @@ class FleetProcess:
                 log.info("starting the fleet's agent again")
                 continue
             if code == REPLACED:
-                # Not at once: on some filesystems the bucket's folder is another one whenever it is looked at.
+                # Not at once: on some filesystems the bucket's folder looks like another one at every look.
                 log.info("starting the fleet's agent again in %.1f s", pause)
             else:
                 log.error("the fleet's agent ended (%s); starting another in %.1f s", code, pause)
@@ -123,7 +122,7 @@ class FleetProcess:
     def _run(self) -> int | None:
         """Start an agent and wait until it ends; returns its exit code, None if it could not be started.
 
-        That of one that was told to end is _TOLD.
+        For an agent that was told to end it is _TOLD.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:

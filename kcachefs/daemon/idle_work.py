@@ -1,10 +1,10 @@
 """Idle work: makes the store smaller while nobody needs the machine, in a thread of low priority.
 
-After a silence, room that is kept for files to come goes back to the disk. What has rested is compressed once more
-(`store/repacking.py`), in short steps. Before each the thread looks whether requests come in, whether others leave half
-of the processors idle (of the machine's, and of a set or a quota that this process is kept to; where a quota is below
-one processor there is no idle work at all), and whether the limits of the store leave room for a second copy of what is
-at hand. If not, it waits; a step that was begun is finished.
+After a silence, space that is kept for new files goes back to the disk. What has rested is compressed once more
+(`store/repacking.py`), in short steps. Before each step the thread checks that no requests come in, that the limits of
+the store leave room for a second copy of what is at hand, and that others leave half of the processors idle: of the
+machine's, and of a set or a quota that this process is kept to. With a quota below one processor there is no idle work
+at all. If a check fails, the thread waits; a step that was begun is finished.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kcachefs.store.repacking import BATCH
 log = logging.getLogger(__name__)
 
 SILENCE_SECONDS = 0.5
-"""How long no request must have come."""
+"""How long it must have been since the last request."""
 LOOK_PAUSE = 1.0
 """How often to look for something to do."""
 LONGEST_PAUSE = 600.0
@@ -33,7 +33,7 @@ LONGEST_PAUSE = 600.0
 STEP_PAUSE = 0.05
 """How often to look whether to go on."""
 ROOM_SECONDS = 30.0
-"""How long no request must have come before room that is kept for files to come is given back."""
+"""How long it must have been since the last request before space that is kept for new files is given back."""
 
 
 class IdleWork:
@@ -68,7 +68,7 @@ class IdleWork:
         return -self._fs.room.excess(HIGH_WATER)
 
     def _silence(self) -> float:
-        """For how many seconds no request has come."""
+        """How many seconds ago the last request came."""
         answered, now = self._requests(), time.monotonic()
         if answered != self._seen:
             self._seen, self._silent_since = answered, now
@@ -90,7 +90,7 @@ class IdleWork:
                 next_try = time.monotonic() + pause
 
     def _give_room(self) -> None:
-        """After a silence, give back room that is kept for files to come; on a disk that fills up, keep a reserve."""
+        """After a silence, give back space that is kept for new files; on a disk that fills up, keep a reserve."""
         self._fs.store.keep_reserve()
         if self._silence() >= ROOM_SECONDS:
             self._fs.store.rest()

@@ -1,4 +1,4 @@
-"""Landlock: how a process gives up access to files, sockets and signals for good. What to keep is for others to say.
+"""Landlock: how a process gives up access to files, sockets and signals for good. Callers say what to keep.
 
 A domain is per thread, and new threads and processes inherit it. It governs opening, making, removing and renaming, not
 what is open already, and neither modes, owners and times nor connecting to a socket that has a path.

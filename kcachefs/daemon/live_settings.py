@@ -1,8 +1,8 @@
 """What `kcachefs set` changes of a live mount: applied at once, known to the next worker, kept for the next mount.
 
-The worker that takes over was started with the options that the mount began with, so what was changed since lies in a
-file of the store, which each mount begins without. A second file has what the store keeps for its next mount. A worker
-can write nowhere else.
+A worker that takes over was started with the options that the mount began with, so later changes are kept in a file of
+the store, which is deleted when a new mount begins. A second file holds what the store keeps for its next mount. Both
+are in the store because a worker can write nowhere else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LiveSettings:
     def change(self, fs: Filesystem, changes: Mapping[str, Any]) -> MountConfig:
         """Change options by name. All of them or, after an error, none.
 
-        A quota for each user begins or ends with the next worker: whoever asked for it then asks for that worker.
+        A quota for each user begins or ends only with the next worker, which the caller then has to ask for.
         """
         with self._lock:
             return self._change(fs, changes)
@@ -74,7 +74,7 @@ class LiveSettings:
         return new
 
     def _keep(self, new: MountConfig, is_changed: bool) -> None:
-        """Write down what is about to hold. Where that fails, as on a full disk, what holds now is kept."""
+        """Write down the new settings. If that fails, as on a full disk, the present ones stay."""
         store = Path(new.store)
         kept_settings.write(store, msgspec.to_builtins(new), kept_settings.LIVE)
         if is_changed:
@@ -87,7 +87,7 @@ class LiveSettings:
                 raise
 
     def forget(self) -> None:
-        """Keep nothing for the next mount; what holds now holds until the unmount."""
+        """Discard what is kept for the next mount; what holds now holds until the unmount."""
         kept_settings.write(Path(self.config.store), {})
 
 

@@ -68,7 +68,7 @@ class Log:
         """Answer signals until the process ends. Runs in a thread of its own."""
         while True:
             received = signal.sigtimedwait(self.signals, MINUTE / 6)
-            # Interrupted after its time was up, as by SIGSTOP and SIGCONT, it returns what it never received.
+            # If it is interrupted after its timeout, as by SIGSTOP and SIGCONT, it returns what it never received.
             if received is not None and received.si_signo not in self.signals:
                 continue
             try:

@@ -27,7 +27,7 @@ REQUEST_MAX = 8 << 10
 PATIENCE_SECONDS = 10.0
 """How long a connection may take from beginning to end."""
 FRESH_SECONDS = 0.5
-"""How long a reply is as good as a new one."""
+"""How long a reply is reused before a new one is made."""
 _TURN_SECONDS = 1.0
 """How often connections that took too long are looked for."""
 _PAUSE_SECONDS = 0.05
@@ -55,13 +55,13 @@ def listen(address: str) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Where it listens: with the port that the kernel chose, if it was to choose one."""
+    """Where it listens, with the port that the kernel chose if none was given."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class _Connection:
-    """A request as far as it was read, and the reply as far as it is to be sent."""
+    """The request as far as it was read, and what is left to send of the reply."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -109,7 +109,7 @@ class MetricsServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it was gone again, or there are no descriptors left
+        except OSError:  # the client is gone already, or there are no descriptors left
             time.sleep(_PAUSE_SECONDS)
             return
         connection.setblocking(False)

@@ -23,7 +23,7 @@ class MountMetrics:
     def __init__(self, config: MountConfig, state: MountState) -> None:
         """Listens already, so that a mount whose address is taken is refused before anything is mounted.
 
-        An address from a configuration file is for the first mount that goes by that file: others do without.
+        An address in a configuration file serves the first mount that uses the file; the others do without.
         """
         self._state = state
         self._listener: socket.socket | None = None

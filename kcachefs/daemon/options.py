@@ -69,7 +69,7 @@ def option_named(name: str) -> Option:
 
 
 def limits_of(values: Mapping[str, Any], before: Limits | None = None) -> Limits:
-    """The limits that these values of options make, over those `before`; refuses those that cannot hold together."""
+    """The limits after these values are applied to those `before`; refuses limits that contradict each other."""
     old = before if before is not None else Limits()
     return check(
         Limits(
@@ -164,9 +164,9 @@ def _ranges(flag: str, given: Any) -> tuple[tuple[int, int], ...]:
         found = re.fullmatch(r"(\d{1,10}):(\d{1,10})", text.strip(), re.ASCII)
         first, count = (int(found[1]), int(found[2])) if found is not None else (0, 0)
         if not count or first + count - 1 > _ID_MAX:
-            raise UsageError(f"{flag} {text}: is no range of users; write FIRST:COUNT, like 100000:65536")
+            raise UsageError(f"{flag} {text}: is not a range of users; write FIRST:COUNT, like 100000:65536")
         if any(first < other + size and other < first + count for other, size in ranges):
-            raise UsageError(f"{flag} {text}: overlaps another one, so its users would be two tenants")
+            raise UsageError(f"{flag} {text}: overlaps another one, so its users would belong to two tenants")
         ranges.append((first, count))
     return tuple(ranges)
 
@@ -191,7 +191,7 @@ def _keys(flag: str, given: Any) -> list[str]:
 
 def _file(flag: str, given: Any) -> str:
     if not isinstance(given, str) or not given:
-        raise UsageError(f"{flag} {given}: is no file")
+        raise UsageError(f"{flag} {given}: is not a file")
     return os.path.abspath(given)
 
 
@@ -213,7 +213,7 @@ def _id(flag: str, given: Any) -> int:
     if number is None or number < 0:
         raise UsageError(f"{flag} {given}: is not a number")
     if number > _ID_MAX:
-        raise UsageError(f"{flag} {given}: is no possible id; the largest is {_ID_MAX}")
+        raise UsageError(f"{flag} {given}: is not a possible id; the largest is {_ID_MAX}")
     return number
 
 
@@ -313,5 +313,5 @@ OPTIONS = (
     Option("log_level", _one_of(LEVELS), lambda c: c.log_level, "info", is_live=True),
 )
 SHARING = ("policy", "writers", "base", "uid", "gid", "umask", "idmap", "read_only")
-"""Options that mean something together: who names a policy names all of them."""
+"""Options that belong to a policy: once a source has named a policy, those of lower-priority sources are ignored."""
 LIVE = tuple(one for one in OPTIONS if one.is_live)

@@ -27,11 +27,11 @@ from kcachefs.errors import KcachefsError, describe
 log = logging.getLogger(__name__)
 
 YOUNG_SECONDS = 3600.0
-"""How old the files of a mount get before they are touched: what clears /tmp away counts in days."""
+"""How old the files of a mount get before they are touched: programs that clean /tmp delete after days."""
 
 
 class OwnRecord:
-    """What `kcachefs status` and every other command go by."""
+    """The record that `kcachefs status` and every other command rely on."""
 
     def __init__(self, config: MountConfig) -> None:
         self.state = MountState(
@@ -53,7 +53,7 @@ class OwnRecord:
         self._is_late = False
         """The file is out of date."""
         self._socket: tuple[int, ...] | None = None
-        """The file that is the control socket of the worker that serves, as far as it is known."""
+        """Identifies the control socket of the serving worker; None if it is not known."""
         self._told_no_socket = False
 
     def write(self) -> str:
@@ -83,7 +83,7 @@ class OwnRecord:
         return self.write()
 
     def renew(self) -> None:
-        """Write it again where it is late, or gone: somebody has cleared the runtime directory away, or moved it."""
+        """Write it again if it is out of date, or gone because somebody cleared or moved the runtime directory."""
         with contextlib.suppress(KcachefsError):  # the next heartbeat may find the directory usable
             path = registry.state_path(self.state.mountpoint)
             if self._is_late or not self._is_ours(path):
@@ -91,11 +91,11 @@ class OwnRecord:
             self._keep_young(path)
 
     def _keep_young(self, path: Path) -> None:
-        """Where the runtime directory is in /tmp, what is old is cleared away: also locks that somebody holds."""
+        """In /tmp, where the runtime directory may be, old files get deleted, even locks that somebody holds."""
         with contextlib.suppress(OSError):
             if not 0 <= time.time() - path.stat().st_mtime < YOUNG_SECONDS:
                 for one in path.parent.glob(f"{glob.escape(path.stem)}.*"):
-                    with contextlib.suppress(OSError):  # it went meanwhile
+                    with contextlib.suppress(OSError):  # it is gone already
                         os.utime(one, follow_symlinks=False)
 
     def make_way(self) -> None:
@@ -197,7 +197,7 @@ class OwnRecord:
         return listener in (self.state.worker_pid, 0)
 
     def _is_ours(self, path: Path | None) -> bool:
-        """Whether that is the record as we wrote it last."""
+        """Whether this is the record that we wrote last."""
         try:
             return path is not None and self._file >= 0 and os.path.samestat(os.fstat(self._file), os.stat(path))
         except OSError:

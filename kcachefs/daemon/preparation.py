@@ -34,12 +34,12 @@ def raise_descriptor_limit() -> None:
 
 
 class Preparation(NamedTuple):
-    """What a worker did before it gave up the right to."""
+    """What a worker did while it still had the rights of its user."""
 
     control_socket: Path | None
     """Where it may make one; None where there is no usable directory for it."""
     gaps: list[str]
-    """What it could not give up."""
+    """What it could not give up, in words."""
 
 
 def prepare(config: MountConfig, mounted: float | None) -> Preparation:

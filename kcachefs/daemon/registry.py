@@ -259,7 +259,7 @@ def dead_mounts() -> list[MountState]:
 
 
 def repair(dead: MountState) -> str:
-    """The command that makes a dead mount anew."""
+    """The command that mounts a dead mount again."""
     return f"kcachefs mount {shlex.quote(dead.mountpoint)} --store {shlex.quote(dead.store)}"
 
 

@@ -2,7 +2,7 @@
 
 A number in a record proves nothing: another process may have it by now, and in another PID namespace, such as a
 container's, it is another process from the start. So a record also says when its processes started and in which
-namespace it counts. What cannot be told from that, the control socket tells: the kernel knows who listens there.
+namespace it counts. The control socket answers what the record leaves open: the kernel knows who listens there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from kcachefs import pid_namespace
 
 PEER = struct.Struct("iII")
-"""What SO_PEERCRED tells: process, user and group."""
+"""What SO_PEERCRED returns: process, user and group."""
 
 
 class Identity(NamedTuple):
@@ -105,7 +105,7 @@ def opened(numbers: Callable[[], tuple[int, ...]]) -> Iterator[list[int]]:
             with contextlib.suppress(ProcessLookupError):
                 processes[pid] = os.pidfd_open(pid)
                 closing.callback(os.close, processes[pid])
-        # Asked again: until it was opened, a process could end and its number go to another.
+        # Asked again: before it was opened, a process could end and its number go to another.
         still = numbers() if processes else ()
         yield [process for pid, process in processes.items() if pid in still]
 

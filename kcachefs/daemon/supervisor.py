@@ -87,7 +87,7 @@ class Supervisor:
         start_metrics: Callable[[], None] | None = None
         try:
             if self._config.metrics_listen:
-                from kcachefs.daemon.mount_metrics import MountMetrics  # it brings the whole of core
+                from kcachefs.daemon.mount_metrics import MountMetrics  # it imports all of core
 
                 start_metrics = MountMetrics(self._config, self._state).start
             self._request_buffer = make_memory()

@@ -58,18 +58,18 @@ REFUSED = {
 }
 """Calls that fail with EPERM whatever their arguments."""
 JUDGED = {"socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "ioctl": (16, 29), "seccomp": (317, 277)}
-"""Calls whose arguments decide. clone3 hides them, so it fails as on a kernel without it, and callers use clone."""
+"""Calls judged by their arguments. clone3 hides them, so it fails as on a kernel without it, and callers use clone."""
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column of the tables above, and the kernel's number for the architecture."""
 _X32 = 0x40000000
-"""On x86-64, numbers from here on are the same calls once more."""
+"""On x86-64, numbers from here on are the same calls again, for the x32 ABI."""
 _NEW_NAMESPACES = 0x7E020000
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
-"""They type on the terminal that a foreground daemon logs to."""
+"""ioctls that inject input into a terminal, such as the one that a foreground daemon logs to."""
 
 _SPEC_ALLOW = 4
-"""Without it, older kernels make the whole process slower, against attacks that a filter does not concern."""
+"""Without this flag, older kernels slow the whole process down, to protect it from attacks unrelated to this filter."""
 _ALLOW = 0x7FFF0000
 _FAIL = 0x00050000
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06

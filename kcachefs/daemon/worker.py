@@ -77,7 +77,7 @@ OFFER_PAUSE = 2.0
 OFFER_SECONDS = 8.0
 """How long an unmount waits until what was compiled is published."""
 ENGINE_ENDED = 0
-"""What the main thread is told beside the numbers of signals."""
+"""What the main thread is told, besides the numbers of signals."""
 
 
 class Worker:
@@ -284,7 +284,7 @@ class Worker:
         """
         came = self._requests_since_seal()
         if not self.fs.sealer.waiting():
-            return IDLE_PAUSE  # what is written meanwhile has to rest for longer
+            return IDLE_PAUSE  # anything written until then has to rest for longer anyway
         more = False
         if came <= BUSY_REQUESTS or self.fs.sealer.is_pressing() or self.fs.room.holds_much_unsealed():
             more = self._seal_turn()

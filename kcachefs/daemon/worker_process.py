@@ -21,7 +21,7 @@ from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.worker_protocol import CONTROL, GONE, READY, START_SECONDS, WARM, Beginning, Refusal
 
 _SECRETS = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "MSI_", "SERVICE_ACCOUNT")
-"""How the variables begin in which a bucket's credentials are looked for."""
+"""Prefixes of the environment variables in which a bucket's credentials are looked for."""
 
 
 class WorkerEvent(Enum):
@@ -216,7 +216,7 @@ class WorkerProcess:
 
 
 class StartedWorkers:
-    """All workers that were started and have not ended, also those that are about to serve or to leave: each has to
+    """All workers that were started and have not ended, even those that are about to serve or to leave: each has to
     follow the log to its new file. The log's own thread tells them, while the main thread starts and ends them."""
 
     def __init__(self) -> None:
@@ -225,7 +225,7 @@ class StartedWorkers:
         self._told: list[WorkerProcess] | None = None
 
     def start(self, make: Callable[[], WorkerProcess]) -> WorkerProcess:
-        with self._lock:  # a worker has the log's file of when it was started: it begins with the new one, or is told
+        with self._lock:  # a worker either starts with the new log file, or is in the list and is sent the new one
             worker = make()
             self._workers = [*(one for one in self._workers if not one.was_waited_for), worker]
             return worker
@@ -237,7 +237,10 @@ class StartedWorkers:
             worker.send_log(file)
 
     def hang_up(self) -> None:
-        """Have those look that the file was sent to; all, if there is none: they say so."""
+        """Send SIGHUP to the workers that were sent a new log file.
+
+        If none was sent, send it to all: each logs that its log stays as it is.
+        """
         with self._lock:
             told, self._told = self._workers if self._told is None else self._told, None
         for worker in told:

@@ -57,7 +57,7 @@ class Beginning(NamedTuple):
 
     @classmethod
     def from_line(cls, line: bytes) -> Beginning:
-        _, resumed, started, restarts, reloads, *_ = line.split()  # a later version may tell more
+        _, resumed, started, restarts, reloads, *_ = line.split()  # a later version may send more
         return cls(resumed == b"1", float(started), int(restarts), int(reloads))
 
 

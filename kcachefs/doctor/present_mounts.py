@@ -83,7 +83,7 @@ def _silent(mount: mounting.Mounted, ours: registry.MountState | None) -> Findin
 
 
 def _ask(question: Callable[[], object]) -> Callable[[], bool]:
-    """Begin to ask. What is returned waits, and tells whether there was an answer, and no error, in time."""
+    """Begin to ask. The function returned waits, and says whether an answer came in time, and without an error."""
     answered = threading.Event()
     until = time.monotonic() + ANSWER_SECONDS
 
@@ -103,9 +103,9 @@ def _ask(question: Callable[[], object]) -> Callable[[], bool]:
 
 
 def _ask_store(mountpoint: Path) -> Callable[[], Finding | None]:
-    """The same for what keeps a mount of this user from reading or writing its store. It may well answer, from memory.
+    """Begin to ask what keeps a mount of this user from reading or writing its store. It may well answer from memory.
 
-    What is returned waits, and tells it; None if there is nothing.
+    The function returned waits, and returns what was found; None if there is nothing.
     """
     state = registry.read(str(mountpoint))
     if state is None or not state.alive:

@@ -1,4 +1,4 @@
-"""Engines: what speaks with the kernel. Both are thin over the one core.
+"""Engines speak with the kernel. Both are thin layers over the one core.
 
 An engine comes in two halves, because the filesystem stands between them: the kernel that the filesystem tells of
 changes is made first, then the filesystem, then the engine that serves it.
@@ -26,10 +26,10 @@ class Engine(Protocol):
         """Answer requests until the filesystem is unmounted."""
 
     def stop(self) -> None:
-        """No more need be answered. Called from another thread, also when `serve` has ended by itself."""
+        """No more requests need an answer. Called from another thread, also when `serve` has ended by itself."""
 
     def request_at_hand(self) -> object:
-        """What it is working on; None while it waits. The same answer for long means that it hangs."""
+        """What it is working on; None while it waits. If the answer stays the same for long, the engine hangs."""
 
 
 def prepare_engine(

@@ -32,7 +32,7 @@ BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
 BUDGET_NS, EARNED = 1_000_000_000, 16
 """How much polling can be saved up, and how many nanoseconds earn one of polling."""
 PAUSE_MS = 2
-"""So long without a request, and what is unused is removed: whoever removes a tree pauses for less."""
+"""After this long without a request, unused inodes are removed. A program that removes a tree pauses for less."""
 _PATIENT_IDLE = 3
 """So many idle processors allow the longest polling."""
 _SUCCESSES_MIN, _SUCCESSES_MAX = 4, 32

@@ -19,7 +19,7 @@ class DirectKernel(Kernel):
         self.counts = [0] * (max(Op) + 1)
         """Requests so far, by opcode."""
         self.times = [RequestTimes() for _ in self.counts]
-        """How long those took that the engine's own thread answered, by opcode; only that thread counts."""
+        """By opcode, how long the requests took that the engine's own thread answered; only that thread counts them."""
         self._deferred_times = [RequestTimes() for _ in self.counts]
         self._lock = threading.Lock()
 

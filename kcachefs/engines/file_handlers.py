@@ -91,7 +91,7 @@ def read(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
 
 
 def ioctl(engine: Exchange, ino: int, unique: int, length: int) -> None:
-    """None is offered. But Python asks every file that it opens whether it is a terminal: that is a use."""
+    """No ioctl is offered. But Python asks every file that it opens whether it is a terminal: that is a use."""
     engine.fs.note_use(engine.caller(), ino)
     engine.reply_error(unique, errno.ENOSYS)
 
@@ -102,7 +102,7 @@ def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     if p.WRITE_DATA + size > length:
         raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
     data = buffer[p.WRITE_DATA : p.WRITE_DATA + size]
-    # Out of the page cache the header says uid 0, which did not write it.
+    # If the bytes come out of the page cache, the header says uid 0, who did not write them.
     fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino, offset + size)
     if fs.is_quick_to_write(ino, offset + size):
         with contextlib.suppress(NoSpace):  # the disk is full: the write waits for room

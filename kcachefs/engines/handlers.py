@@ -18,7 +18,7 @@ from kcachefs.errors import FsError
 log = logging.getLogger(__name__)
 
 READAHEAD = 4 << 20
-"""What we allow. The kernel takes no more than the supervisor sets for the mount, before or after."""
+"""The most that we allow. The kernel does not go beyond what the supervisor sets for the mount, before or after."""
 _HEADER = p.IN_HEADER.size
 
 Handler = Callable[[Exchange, int, int, int], bytes | None]

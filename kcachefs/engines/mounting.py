@@ -138,7 +138,7 @@ def _escape(text: str) -> str:
 
 
 def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
-    """Undo a mount. MountBusy when something still uses it, unless `lazy`, which only hides it until it is let go."""
+    """Undo a mount. MountBusy if something still uses it, unless `lazy`, which hides it until its last user is gone."""
     if os.geteuid() == 0:
         try:
             libc.umount2(os.fsencode(mountpoint), libc.MNT_DETACH if lazy else 0)
@@ -167,7 +167,7 @@ class Mounted:
     device: str
     options: str = ""
     owner: int | None = None
-    """The user who made it; None for what is no FUSE mount."""
+    """The user who made it; None if it is not a FUSE mount."""
 
 
 def mounts() -> list[Mounted]:
@@ -237,7 +237,7 @@ def users_of(mountpoint: Path) -> list[str]:
 
 
 def used_by(pid: str, mountpoint: Path) -> str | None:
-    """Something in a mount that this process uses; `self` is the one that asks."""
+    """Something in a mount that this process uses; `self` is the calling process."""
     prefix = os.fspath(mountpoint)
     return next((path for path in _paths_used_by(pid) if path == prefix or path.startswith(prefix + "/")), None)
 

@@ -1,8 +1,8 @@
-"""Tells the kernel what changed without its asking: from its own thread, never from the one that answers requests.
+"""Tells the kernel, unasked, what changed: from a thread of its own, never from the one that answers requests.
 
 The kernel takes directory locks to carry out an invalidation, and a lookup that holds one of them may be waiting for
-the request thread. So the state is published first, every lock of ours is dropped, and then this thread has it written:
-by the supervisor's notification relay where there is one (its module says why), by itself where there is none.
+the request thread. So the state is published first and every lock of ours is dropped. Only then is the kernel told: by
+the supervisor's notification relay where there is one (its module says why), else by this thread itself.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Notifier:
         os.write(self._device, _message(p.Notify.RESEND, b""))
 
     def knows(self, ino: int) -> bool:
-        """Whether the kernel holds an inode. Its attributes are asked for again, its pages and names left alone."""
+        """Whether the kernel holds an inode. It then asks for its attributes again, and keeps its pages and names."""
         result = self._tell(_message(p.Notify.INVAL_INODE, p.INVAL_INODE_OUT.pack(ino, -1, 0)))
         return result not in (errno.ENOENT, errno.ENODEV)
 

@@ -144,7 +144,7 @@ READ_IN = struct.Struct("<QQI")
 WRITE_IN = struct.Struct("<QQI")
 WRITE_FLAGS = IN_HEADER.size + 20
 WRITE_CACHE = 1
-"""In their first byte: pages of a map, sent later and in nobody's name."""
+"""A bit in their first byte: these are pages of a map, sent later and in nobody's name."""
 WRITE_DATA = IN_HEADER.size + 40
 CREATE_IN = struct.Struct("<IIII")
 MKNOD_IN = struct.Struct("<IIII")

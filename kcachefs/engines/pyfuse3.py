@@ -1,6 +1,6 @@
 """The pyfuse3 engine: the same filesystem through libfuse, on trio. The reference for the direct engine.
 
-It is slower, and what it cannot do is libfuse's or pyfuse3's doing: every open and close is a message, listings are not
+It is slower, and its limits are those of libfuse and pyfuse3: every open and close is a message, listings are not
 cached, there is no fallocate, and a worker that dies takes the mount with it. A handle is the inode's number, unless it
 matters who writes.
 """
@@ -81,7 +81,7 @@ class Pyfuse3Engine:
         self._ended.wait()
 
     def request_at_hand(self) -> object:
-        """A handler that hangs keeps trio's loop: what we wait for from the loop, if we asked and it did not come."""
+        """A handler that hangs blocks trio's loop: the event that we asked the loop to set, while it is not set."""
         if not self._turned.is_set():
             return self._turned
         self._turned = threading.Event()
@@ -312,7 +312,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def write(self, fh: Any, off: int, buf: bytes) -> int:
-        # libfuse does not say who writes; whoever does was judged when the file was opened.
+        # libfuse does not say who writes; the writer was judged when the file was opened.
         ino, writer = self.handles.of(fh)
         self.fs.authorize_write(writer, ino, off + len(buf))
         if self.fs.is_quick_to_write(ino, off + len(buf)):

@@ -29,9 +29,9 @@ SLOTS = 32
 """Requests that can be put aside at a time; memory is taken only for those that are."""
 
 DEATHS_MAX, DEFERRED_DEATHS_MAX = 3, 6
-"""Deaths after which a request is not tried again: of the one being carried out, and of those in other threads. There
-are several of these, and a long fsync is there at every death that has other causes. On a busy machine two kills from
-outside can meet one request, too: the second comes before the new worker got to answer it."""
+"""Deaths after which a request is not tried again: while it was carried out, and while it was in another thread. The
+second is higher: several are there at a time, and a long fsync is there at every death, whatever the cause. The first
+is not two: on a busy machine two kills from outside can meet one request, before a worker got to answer it."""
 
 _AGREED = struct.Struct("<Q")  # capabilities agreed on with the kernel
 _SUSPECT = struct.Struct("<QII")  # request number, deaths while it was carried out, deaths while it was deferred
@@ -66,7 +66,7 @@ def make_memory() -> int:
             raise
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         raise MountError(
-            f"files may have {limit:,} bytes here, and a mount needs {_SIZE:,}; raise the limit (ulimit -f)"
+            f"a file may have at most {limit:,} bytes here, but a mount needs {_SIZE:,}; raise the limit (ulimit -f)"
         ) from None
     return memory
 
@@ -90,7 +90,7 @@ class RequestBuffer:
 
     def close(self) -> None:
         self.buffer.release()
-        # An error that was caught refers to the request that it was about, until it is collected.
+        # A caught exception refers to its request until it is collected.
         with contextlib.suppress(BufferError):
             self._memory.close()
 

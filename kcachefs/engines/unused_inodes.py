@@ -1,8 +1,8 @@
 """Inodes without a name that the kernel has just forgotten.
 
-They are removed together: whoever removes a tree has the kernel forget one file after another, and a transaction for
-each would take three times as long in all. It is done when so many have gathered, or before the engine waits. Should
-the worker die before that, they are orphans still, which the next one removes.
+They are removed together. When a tree is removed, the kernel forgets one file after another, and a transaction for each
+would cost twice as much in all. So they go when 16 have gathered, or in the next pause. If the worker dies first, they
+are still orphans, which the next worker removes.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class UnusedInodes:
             self.remove()
 
     def remove(self) -> None:
-        """Remove what waits. What fails, as on a full disk, is tried again some seconds later as any orphan is."""
+        """Remove what waits. What cannot go yet, as on a full disk, is tried again some seconds later like any orphan."""
         inos = self.waiting.copy()
         self.waiting.clear()
         try:
             self._fs.let_go(inos)
         except Exception as error:
-            log.warning("of %d inodes that are forgotten, not all could be removed yet: %s", len(inos), error)
+            log.warning("the kernel forgot %d inodes, and not all of them could be removed yet: %s", len(inos), error)

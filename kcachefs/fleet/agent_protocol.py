@@ -27,11 +27,11 @@ from kcachefs.fleet.pack_records import PackReference
 
 MESSAGE_MAX = 64 << 10
 HUNG = b"hung"
-"""What a worker says to the supervisor of an agent that has said nothing for too long."""
+"""What a worker tells the supervisor if the agent has said nothing for too long."""
 ALIVE_SECONDS = 0.5
 """How often an agent that fetches says that it is alive."""
 INTRODUCTION_SECONDS = 10.0
-"""How long an agent that cannot work waits for a worker to tell that to."""
+"""How long an agent that cannot work waits for a worker that it can tell so."""
 
 
 class Fetch(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -64,7 +64,7 @@ class Alive(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """The agent's state."""
 
     open_for: float
-    """Seconds for which nothing is to be asked of the bucket, because it failed; 0: ask."""
+    """For how many seconds the bucket is left alone because it failed; 0 if it may be asked."""
     why: str
     """What failed last; empty if nothing did."""
     requests: int
@@ -83,7 +83,7 @@ class Parcel(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Lost(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A pack does not come. The worker does not ask for it again for so many seconds."""
+    """A pack does not come. The worker does not ask for it again for this many seconds."""
 
     reference: PackReference
     why: str
@@ -116,7 +116,7 @@ def send(channel: socket.socket, message: ToAgent | ToWorker, fd: int = -1) -> b
 
 
 def tell_failure(control: socket.socket, why: str) -> None:
-    """An agent that cannot work tells the worker why, which keeps that, and may then end.
+    """Tell the worker why this agent cannot work. The worker keeps that, and the agent may then end.
 
     `control` is where the supervisor sends the descriptor of a channel to the worker.
     """
@@ -128,7 +128,7 @@ def tell_failure(control: socket.socket, why: str) -> None:
                 channel.settimeout(INTRODUCTION_SECONDS)
                 send(channel, Alive(INTRODUCTION_SECONDS, why, 0, 0, 0))
                 channel.shutdown(socket.SHUT_WR)
-                while channel.recv(MESSAGE_MAX):  # what is left unread at the end takes away what we said
+                while channel.recv(MESSAGE_MAX):  # closing with something unread would lose what we said
                     pass
 
 

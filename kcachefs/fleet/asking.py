@@ -1,7 +1,7 @@
 """Questions to a bucket that are asked at the same time, by threads that nobody waits for once one has failed.
 
-A pool would be joined, also at the end of the interpreter: whoever interrupts a command would wait for a network that
-hangs.
+A pool would be joined, also at the end of the interpreter: a command that is interrupted would still wait for a network
+that hangs.
 """
 
 from __future__ import annotations

@@ -52,13 +52,13 @@ class Bans:
             self._replace(reasons)
 
     def lift(self, reference: PackReference) -> None:
-        """Somebody who knows put the right bytes there."""
+        """Allow a pack again, because the right bytes were put there."""
         with self._lock:
             if _name(reference) in self._reasons:
                 self._replace({name: why for name, why in self._reasons.items() if name != _name(reference)})
 
     def forget_before(self, day: str) -> None:
-        """Those of older days are in no index any more."""
+        """Drop those of older days, which are in no index any more."""
         with self._lock:
             kept = {name: why for name, why in self._reasons.items() if name >= day}
             if len(kept) < len(self._reasons):

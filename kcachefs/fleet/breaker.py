@@ -27,7 +27,7 @@ class Breaker:
         return max(0.0, self._until - self._clock())
 
     def failed(self, why: str) -> bool:
-        """Something failed; returns whether that opened it. What was asked before it opened does not count twice."""
+        """Something failed; returns whether that opened the breaker. A failure while it is open does not count."""
         with self._lock:
             if self.open_for:
                 return False

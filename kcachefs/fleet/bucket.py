@@ -94,7 +94,7 @@ class Bucket:
         return path
 
     def lost(self, references: Collection[PackReference]) -> list[PackReference]:
-        """Those of which the bucket has no pack. One request for each."""
+        """Those whose pack the bucket does not have. One request for each."""
 
         def gone(reference: PackReference) -> list[PackReference]:
             key = self.layout.pack(reference.day, reference.pack)
@@ -108,7 +108,7 @@ class Bucket:
         self.bans.add(reference, why)
 
     def _has_record(self, reference: PackReference, patience: Patience) -> bool:
-        """Whether the bucket still has the record of a pack. Without it, the whole bucket may be away for a while."""
+        """Whether the bucket still has the record of a pack. If not, the whole bucket may be away for a while."""
         try:
             key = self.layout.record(reference.day, reference.pack)
             self.storage.get(key, limit=RECORD_MAX, patience=patience)
@@ -135,7 +135,7 @@ class Bucket:
 
 
 def open_bucket(url: str, scope: str, trusted: Collection[bytes], folder: Path, **options: Any) -> Bucket:
-    """A bucket by its URL. Asks nothing of the network. Whoever trusts nobody cannot use one."""
+    """Open a bucket by its URL. Asks nothing of the network. Raises UsageError if no key is trusted."""
     from kcachefs.fleet.object_storage import open_storage
 
     if not trusted:

@@ -18,7 +18,7 @@ SETTINGS = "settings.json"
 OBJECTS = "v1/"
 """What that rule deletes when it is old."""
 _DAY = re.compile(r"2\d{3}-\d\d-\d\d", re.ASCII)
-"""Of this millennium: days can be added to and taken from each that somebody makes up."""
+"""Of this millennium only: so days can be added to and subtracted from any that somebody makes up."""
 _SNAPSHOT = re.compile(r"(day|until)/(\d{4}-\d\d-\d\d)/(\d{8})-[0-9a-f]{16}")
 
 

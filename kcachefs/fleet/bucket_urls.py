@@ -29,7 +29,7 @@ class BucketUrl(NamedTuple):
 
 
 def parse(url: str) -> BucketUrl:
-    """What a URL means; UsageError if it is none of a bucket, or has something that would be left out."""
+    """What a URL means; UsageError if it is not a bucket's, or has something that would be ignored."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -63,7 +63,7 @@ def _checked(told: str, address: str) -> str:
     if _may_tell_secret(address):
         raise _secret(told.partition("=")[0])
     if not _is_address(address):
-        raise UsageError(f"{told}: is no endpoint; write http://HOST:PORT or https://HOST")
+        raise UsageError(f"{told}: is not an endpoint; write http://HOST:PORT or https://HOST")
     scheme = urlsplit(address).scheme
     return scheme + address[len(scheme) :]  # in lower case, as obstore wants it
 
@@ -91,14 +91,14 @@ def _secret(where: str) -> UsageError:
 
 
 def _no_bucket(url: str) -> UsageError:
-    return UsageError(f"{url}: is no bucket; a bucket is s3://…, gs://…, az://… or file:///…")
+    return UsageError(f"{url}: is not a bucket; write s3://…, gs://…, az://… or file:///…")
 
 
 def _decoded(url: str, path: str) -> str:
     try:
         found = unquote(path, errors="strict")
     except UnicodeDecodeError:
-        raise UsageError(f"{url}: what follows a % is no UTF-8; a % in a name is written %25") from None
+        raise UsageError(f"{url}: what follows a % is not UTF-8; a % in a name is written %25") from None
     # urlsplit leaves some of them out without a word.
     if any(ord(one) < 0x20 or ord(one) == 0x7F for one in url + found):
         raise UsageError(f"{url}: has a control character, which no name in a bucket may have")
@@ -109,13 +109,13 @@ def _options(url: str, parts: SplitResult) -> dict[str, str]:
     if "?" not in url:
         return {}
     known = _OPTIONS[parts.scheme]
-    may = f"there are {' and '.join(known)}" if known else f"{parts.scheme}:// has none"
+    may = f"the options are {' and '.join(known)}" if known else f"{parts.scheme}:// has none"
     options: dict[str, str] = {}
     for name, value in _pairs(parts) or [("", "")]:
         if not name:
             raise UsageError(f"{url}: names no option after the ?; if it is part of a name, write %3F")
         if name not in known:
-            raise UsageError(f"{url}: {name}: is no option of a bucket; {may}")
+            raise UsageError(f"{url}: {name}: is not an option of a bucket; {may}")
         if not value or name in options:
             raise UsageError(f"{url}: {name}: needs one value, like ?{name}=…")
         options[name] = value

@@ -1,7 +1,7 @@
 """Claims: of many nodes that compiled the same, about one publishes it.
 
-A claim is an object that says who is publishing something now. Whoever finds one waits, and looks into the index again
-before it tries the next time. A claim whose owner died is taken over once it is old by the store's own clock, or has
+A claim is an object that says who is publishing something now. A node that finds one waits, and looks into the index
+again before its next try. A claim whose owner died is taken over once it is old by the store's own clock, or has
 been seen unchanged for as long by this machine's timer: clocks of two machines are never compared. Nothing breaks when
 two nodes win: the same entries are then in two packs. So stores that ignore conditional writes are good enough; there,
 all write and the last one stands.
@@ -23,11 +23,11 @@ from kcachefs.fleet.object_storage import PATIENT, Got, Patience, Storage
 CLAIM_SECONDS = 60.0
 """How long a claim is respected."""
 SETTLE_SECONDS = 1.0
-"""How long to wait before reading a claim back, for those who wrote at the same moment."""
+"""How long to wait before reading a claim back, in case others wrote at the same moment."""
 _CLAIM_MAX = 4096
 _REMEMBERED = 4096
 _HASTY = Patience(first_byte=2.0, overall=2.0)
-"""For what follows a failure: the bucket may not answer at all."""
+"""For requests after a failure: the bucket may not answer at all."""
 
 
 class Claims:
@@ -88,7 +88,7 @@ class Claims:
         try:
             try:
                 return self._storage.get(key, limit=_CLAIM_MAX, patience=patience)
-            except PackError:  # too large to be one of ours: somebody's all the same, and it gets old
+            except PackError:  # too large to be one of ours: it counts all the same, and gets old
                 return Got(b"", self._storage.head(key).modified)
         except FleetMissing:
             return None

@@ -73,9 +73,9 @@ class FleetClient:
         self._alive = Alive(0.0, "", 0, 0, 0)
         self.numbers = FleetNumbers()
         self.taken: queue.SimpleQueue[Taken] = queue.SimpleQueue()
-        """What agents said of offers, for whoever makes them."""
+        """What agents said of offers, for the thread that makes them."""
         self.agents_seen = 0
-        """How many agents there were so far: another one knows nothing of what was offered to the last."""
+        """How many agents there were so far: a new one knows nothing of what was offered to the one before."""
 
     def start(self, fs: Filesystem) -> None:
         """From now on bring entries into that filesystem. Until then nothing is found."""
@@ -169,12 +169,12 @@ class FleetClient:
                 try:
                     self._hear(message, fd)
                 except (KcachefsError, OSError) as error:
-                    log.error("the fleet's agent sent something that is of no use: %s", error)
+                    log.error("the fleet's agent sent something unusable: %s", error)
                 finally:
                     if fd >= 0:
                         os.close(fd)
         except Exception:
-            log.exception("the fleet's agent is not understood")
+            log.exception("the fleet's agent cannot be understood")
         finally:
             self._channel = None
             self._deliveries.lose()
@@ -260,7 +260,7 @@ class FleetClient:
         self.numbers.saved_seconds += max(0.0, share - waited)
 
     def _look_after(self) -> None:
-        """What has to be seen to from time to time."""
+        """Do what has to be done from time to time."""
         index = self._index
         if self._has_missed and index is not None and not 0 <= time.time() - index.loaded <= REFRESH_SECONDS:
             self._has_missed = False
@@ -315,7 +315,7 @@ class _Turns:
         """How long to wait before the next entry that nobody waits for."""
 
     def took(self, seconds: float) -> None:
-        """An entry was brought in, which took so long."""
+        """An entry was brought in, which took this long."""
         now, before = self._requests(), self._before
         self._before = now
         self.pause = min(PAUSE_SECONDS, PAUSE_TIMES * seconds) if now != before else 0.0

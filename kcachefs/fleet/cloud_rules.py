@@ -27,7 +27,7 @@ class Rule(NamedTuple):
 
 
 def rules(url: str, days: int) -> list[Rule]:
-    """What to set up for a bucket that keeps what nobody renews for so many days."""
+    """What to set up for a bucket that keeps what nobody renews for this many days."""
     where = bucket_urls.parse(url)
     prefix = where.path.strip("/")
     inside = f"{prefix}/" if prefix else ""

@@ -21,11 +21,11 @@ class Garbage(NamedTuple):
 def garbage(
     layout: Layout, listed: Iterable[Stored], now: float, days: float, is_there: Callable[[str], bool]
 ) -> list[Garbage]:
-    """What can go of the objects of a scope: what is old, and packs, records, snapshots and claims of no more use.
+    """Which objects of a scope can go: what is old, and packs, records, snapshots and claims that have become useless.
 
-    `now` is by the store's clock. What is younger than a day stays: somebody may be publishing it. Not so a record
-    whose pack is gone: it was written after the pack. `is_there` asks the store for a pack, which may have been
-    written after the listing came to where it lies.
+    `now` is by the store's clock. What is younger than a day stays: somebody may be publishing it. A record whose pack
+    is gone goes at once: it was written after the pack. `is_there` asks the store for a pack, which may have been
+    written where the listing had already been.
     """
     found: list[Garbage] = []
     records: dict[tuple[str, str] | None, Stored] = {}
@@ -60,5 +60,5 @@ def garbage(
 
 
 def leftovers(unfinished: Iterable[Stored], now: float) -> list[Garbage]:
-    """What writers that were killed left; somebody may still be writing what is younger than a day."""
-    return [Garbage(one, "was never written to its end") for one in unfinished if now - one.modified > _DAY]
+    """What killed writers left; somebody may still be writing what is younger than a day."""
+    return [Garbage(one, "was never finished") for one in unfinished if now - one.modified > _DAY]

@@ -23,7 +23,7 @@ SILENCE_SECONDS = 2.0
 _GLANCE = 0.25
 _ABSENT = 65536
 _PARTING = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM}
-"""Signals after which somebody wants a process to end, whether or not it wants to."""
+"""Signals that are sent to end a process, whether or not it wants to end."""
 
 
 class WaitingLookup:
@@ -154,7 +154,7 @@ class Deliveries:
             self._changed.notify()
 
     def next_arrived(self, seconds: float, rest_after: float = 0.0) -> tuple[Arrived, bool] | None:
-        """What to bring in next, and whether somebody waits for it; None if nothing came for so long.
+        """What to bring in next, and whether somebody waits for it; None if nothing came for that long.
 
         What nobody waits for comes only `rest_after` seconds from now.
         """
@@ -223,7 +223,7 @@ def entry_key(entry: ParcelEntry) -> int:
 
 
 def is_parting(pid: int) -> bool:
-    """Whether a thread has a signal pending that is to end it. Its number may be that of no process we can see."""
+    """Whether a thread has a signal pending that is to end it. Its number may belong to no process that we can see."""
     with contextlib.suppress(OSError, ValueError):
         pending = 0
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():

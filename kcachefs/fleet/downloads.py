@@ -1,4 +1,4 @@
-"""Fetches one pack by its URL, from a bucket or a web server, into a file of its own that goes when it was used."""
+"""Fetches one pack by its URL, from a bucket or a web server, into a temporary file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORDS_MAX = 200
 
 
 def is_url(text: str) -> bool:
-    """Whether it names something to fetch, and no file.
+    """Whether it names something to fetch, and not a file.
 
     >>> is_url("s3://bucket/warm.kcp"), is_url("warm.kcp"), is_url("/tmp/a:b")
     (True, False, False)
@@ -37,7 +37,7 @@ def is_url(text: str) -> bool:
 
 
 def refuse_unknown_scheme(text: str) -> None:
-    """Raise UsageError for what looks like a URL of something that nothing is fetched from."""
+    """Raise UsageError for what looks like a URL, but with a scheme that we cannot fetch from."""
     scheme, colon, _ = text.partition("://")
     if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         known = ", ".join(f"{one}://" for one in (*bucket_urls.SCHEMES, *_WEB))
@@ -48,7 +48,7 @@ def refuse_unknown_scheme(text: str) -> None:
 def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> Iterator[Path]:
     """The pack at a URL as a local file, as long as the context lasts. Nothing of it is checked yet.
 
-    What is then found to be wrong with it is told of the URL: nobody knows the file.
+    Errors about the file are raised anew with the URL, because nobody knows the file.
     """
     chunks = _from_web(url) if url.partition("://")[0] in _WEB else _from_bucket(url)
     with scratch_folder() as folder:
@@ -96,11 +96,11 @@ def _from_web(url: str) -> Iterator[bytes]:
         raise FleetUnreachable(f"{url}: {_words(error)}") from None
     except (http.client.HTTPException, ValueError) as error:
         # The URL is right: it is the server, or where it sends us on to, that is not.
-        raise FleetUnreachable(f"{url}: the server's answer is no HTTP: {_words(error)}") from None
+        raise FleetUnreachable(f"{url}: the server's answer is not HTTP: {_words(error)}") from None
 
 
 def _quoted(url: str) -> str:
-    """The URL of a web server as it is asked for; UsageError if it is none.
+    """The URL of a web server as it is requested; UsageError if it is not one.
 
     >>> _quoted("http://host/a b/ü%20.kcp?x=ö")
     'http://host/a%20b/%C3%BC%20.kcp?x=%C3%B6'
@@ -111,7 +111,7 @@ def _quoted(url: str) -> str:
         path, query = (quote(one, safe="%/:@!$&'()*+,;=?~") for one in (parts.path, parts.query))
         is_port = parts.port != 0
     except ValueError:  # and UnicodeError, which is one
-        raise UsageError(f"{url}: is no URL; write {url.partition(':')[0]}://HOST/PACK") from None
+        raise UsageError(f"{url}: is not a URL; write {url.partition(':')[0]}://HOST/PACK") from None
     if not host or not is_port or any(one.isspace() or not one.isprintable() for one in parts.netloc):
         raise UsageError(f"{url}: names no server; write {parts.scheme}://HOST/PACK")
     if "@" in parts.netloc:
@@ -120,6 +120,6 @@ def _quoted(url: str) -> str:
 
 
 def _words(reason: object) -> str:
-    """Whoever runs the server chose the words."""
+    """A server's words, made safe: whoever runs it chose them."""
     told = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
     return printable(told or type(reason).__name__)[:_WORDS_MAX]

@@ -62,7 +62,7 @@ def _is_folder(child: os.DirEntry[str]) -> bool:
 
 
 def _children(folder: str) -> list[os.DirEntry[str]]:
-    """What has a name that a bucket can have, which has no line feeds and is UTF-8."""
+    """What is in a folder under names that a bucket can have: UTF-8 without line feeds."""
     try:
         with os.scandir(folder) as found:
             return [child for child in found if child.name.isprintable()]

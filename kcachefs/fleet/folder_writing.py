@@ -1,6 +1,6 @@
 """Writes into a bucket that is a folder, and gives everything there the rights of the folder itself.
 
-So whoever may write into the folder may write everywhere in it. obstore would go by the umask of the first writer.
+So whoever may write into the folder may write everywhere in it. obstore would use the umask of the first writer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def join_group(url: str) -> None:
 
 
 def delete(root: str, keys: Iterable[str]) -> None:
-    """Remove objects; those that are gone already are no error."""
+    """Remove objects; one that is gone already is not an error."""
     for key in keys:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(root, key))
@@ -90,7 +90,7 @@ def _open_folder(at: int, name: str, rights: os.stat_result) -> int:
 
 
 def _open_and_share(at: int, name: str, rights: os.stat_result, mode: int) -> int:
-    """Open a folder that we have made, now or earlier: whoever is killed in between leaves it with other rights."""
+    """Open a folder that we have made, now or earlier: if we are killed in between, it is left with other rights."""
     made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
     _share(made, rights, mode)
     return made

@@ -60,7 +60,7 @@ class Survey(NamedTuple):
 
 
 class RecordReader:
-    """Reads the records of one scope of a bucket. Remembers which objects were of no use, and asks for them once."""
+    """Reads the records of one scope of a bucket. Remembers which objects were useless, and asks for each only once."""
 
     def __init__(self, storage: Storage, layout: Layout, trusted: Collection[bytes]) -> None:
         self._storage = storage
@@ -68,7 +68,7 @@ class RecordReader:
         self._trusted = frozenset(trusted)
         self._useless: set[str] = set()
         self._refused: list[str] = []
-        """What was ignored since that was told, and why."""
+        """What was ignored since the last warning, and why."""
 
     def survey(self, known: Collection[tuple[str, str]] = frozenset()) -> Survey:
         """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
@@ -108,7 +108,7 @@ class RecordReader:
     def days(self) -> frozenset[str]:
         """The days that have records."""
         found = sorted(day for day in self._storage.folders(self._layout.records) if is_day(day))
-        # Anybody who may write can make up days. Those to come must not push out those that have been.
+        # Anybody who may write can make up days. Future ones must not push out those of the past.
         tomorrow = day_before(day_of(time.time()), -1)
         past, to_come = [day for day in found if day <= tomorrow], [day for day in found if day > tomorrow]
         return frozenset(past[-_DAYS_MAX:] + to_come[:_DAYS_MAX])
@@ -214,7 +214,7 @@ def load(
 
 
 def source_of(url: str, scope: str, trusted: Collection[bytes]) -> bytes:
-    """What an index depends on besides what is in the bucket: whoever trusts one more key reads all records again."""
+    """What an index depends on besides what is in the bucket: with one more trusted key, all records are read again."""
     return blake3(b"\0".join([url.encode(), scope.encode(), *sorted(trusted)])).digest()
 
 

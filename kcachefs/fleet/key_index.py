@@ -1,7 +1,7 @@
 """The local index: which pack of the bucket holds which entry. A file that is mapped and bisected; asks no network.
 
 A key is the hash of a name that forms an entry, or of a folder that only leads to entries. The file is written for this
-machine only, and replaced as a whole: whoever has the old one mapped keeps it until it opens the new one.
+machine only, and replaced as a whole: a process keeps the one that it has mapped until it opens the new one.
 
     header | keys, sorted, 8 bytes each | numbers of packs, 4 bytes each | references, msgpack
 """
@@ -45,12 +45,12 @@ def key_of_entry(namespace: bytes, path: tuple[bytes, ...], group: bytes = b"") 
 
 
 def key_of_names(namespace: str, path: Iterable[str], group: str) -> int:
-    """The same by names as Python has them."""
+    """The same for names that are str."""
     return key_of_entry(namespace.encode(), tuple(map(os.fsencode, path)), os.fsencode(group))
 
 
 def key_of_folder(namespace: bytes, path: tuple[bytes, ...]) -> int:
-    """The key of a folder that holds entries and is none."""
+    """The key of a folder that holds entries and is not one itself."""
     return _hash(b"folder", namespace, *path)
 
 

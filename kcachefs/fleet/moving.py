@@ -36,5 +36,5 @@ def to_target(content: bytes, mount: Path, path: PurePosixPath) -> bytes:
     else:
         moved = relocated_graph(content, mount / directory)
     if moved is None:
-        raise PackError(f"{path}: names no files that could move")
+        raise PackError(f"{path}: is marked as holding file paths to rewrite, but none can be found in it")
     return moved

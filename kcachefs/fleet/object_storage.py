@@ -1,4 +1,4 @@
-"""A bucket: objects with names, in any object store. obstore is known here, to `obstore_clients` and `storage_errors`.
+"""A bucket: objects with names, in any object store. obstore is used here, in `obstore_clients` and `storage_errors`.
 
 obstore does not survive a fork once it was used: only processes that were started by exec may open a storage. It is
 imported in `open_storage`, so that importing this module is harmless. Each request runs in a thread of its own, which
@@ -103,10 +103,10 @@ class Storage(Protocol):
         """What writers that were killed left below a folder, where the store itself does not clear that away."""
 
     def copy(self, key: str, to: str) -> None:
-        """Copy an object inside the store. The copy is as old as it is, not as the original."""
+        """Copy an object inside the store. The copy is new, not as old as the original."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; those that are gone already are no error."""
+        """Remove objects; one that is gone already is not an error."""
 
 
 def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storage:
@@ -178,7 +178,7 @@ class ObstoreStorage:
                     if not hand_over(bytes(chunk)):
                         return
                 hand_over(None)
-            except BaseException as error:  # a panic of obstore's is no Exception
+            except BaseException as error:  # a panic of obstore's is not an Exception
                 hand_over(error)
 
         threading.Thread(target=receive, name="kcachefs-transfer", daemon=True).start()
@@ -207,7 +207,7 @@ class ObstoreStorage:
             taken = time.monotonic() - began
             slow = FleetTrickles if done < TRICKLE_BYTES_PER_SECOND * taken else FleetTooSlow
             if done < total and taken > min(patience.overall, patience.budget or patience.overall):
-                raise slow(f"{self.url}: {key}: was not there after {taken:.1f} s")
+                raise slow(f"{self.url}: {key}: had not arrived after {taken:.1f} s")
             if patience.budget is not None and done < total and _is_hopeless(taken, done / total, patience.budget):
                 raise slow(f"{self.url}: {key}: would take longer than {patience.budget:.1f} s")
             if chunk:

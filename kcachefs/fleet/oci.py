@@ -48,7 +48,7 @@ def check_place(folder: Path) -> None:
         if any(folder.iterdir()):
             raise UsageError(f"{folder}: is not empty; name a folder that does not exist yet")
     elif os.path.lexists(folder):
-        raise UsageError(f"{folder}: is no folder; an image needs one of its own")
+        raise UsageError(f"{folder}: is not a folder; an image needs one of its own")
 
 
 def write(folder: Path, pack: Path, manifest: Manifest) -> None:
@@ -141,7 +141,7 @@ def _read_json(folder: Path, path: Path) -> Any:
             raise ValueError
         return json.loads(raw)
     except (ValueError, RecursionError):
-        raise PackError(f"{folder}: is damaged: {path.name} is no description of an image") from None
+        raise PackError(f"{folder}: is damaged: {path.name} is not a description of an image") from None
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _blob(folder: Path, descriptor: dict[str, Any]) -> Path:
     """A file of the layout that has the digest that names it."""
     algorithm, _, digest = str(descriptor.get("digest")).partition(":")
     if algorithm not in ("sha256", "sha512") or not digest.isalnum():
-        raise PackError(f"{folder}: is damaged: a digest in it is none")
+        raise PackError(f"{folder}: is damaged: a digest in it is malformed")
     path = folder / "blobs" / algorithm / digest
     try:
         with open(path, "rb") as file:
@@ -174,7 +174,7 @@ def _extract(folder: Path, layer: dict[str, Any], scratch: Path) -> Path | None:
     out = scratch / "pack.kcp"
     try:
         with open(path, "rb") as raw, _decompressed(raw) as plain:
-            # A pack does not shrink any more: a layer that becomes much larger is none of ours.
+            # A pack does not shrink any more: a layer that becomes much larger is not one of ours.
             bounded = _Bounded(plain, 2 * os.fstat(raw.fileno()).st_size + _MARGIN)
             with tarfile.open(fileobj=bounded, mode="r|") as tar:
                 return _first_pack(tar, out)
@@ -196,7 +196,7 @@ def _first_pack(tar: tarfile.TarFile, out: Path) -> Path | None:
 
 
 class _Bounded(io.RawIOBase):
-    """What is read from a file, up to so many bytes."""
+    """Reads a file, up to a number of bytes; more is an error."""
 
     def __init__(self, file: IO[bytes], left: int) -> None:
         self._file = file

@@ -2,7 +2,7 @@
 
 A batch is what one start compiled: everything until nothing new was sealed for a while. The queue is a file of the
 store, so it survives restarts; an offer leaves it once the agent says that the bucket has it. Writers never wait for
-any of this, and reading an entry in order to offer it is no use of it.
+any of this, and reading an entry in order to offer it does not count as use.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from kcachefs.store.records import TENANTS, Content, Inode
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 30.0
-"""How long nothing of a start must have been sealed before it is offered."""
+"""A start is offered once nothing of it was sealed for this long."""
 PATIENCE_SECONDS = 300.0
-"""A start that never rests is offered in parts after so long."""
+"""A start that never rests is offered in parts after this long."""
 QUEUE_MAX = 20_000
-"""Entries that wait at most; more are not published."""
+"""How many entries wait at most; more are not published."""
 BATCH_BYTES = 64 << 20
 RETRY_SECONDS, RETRY_MOST_SECONDS = 60.0, 900.0
 RENEW_FIRST_SECONDS, RENEW_SECONDS = 600.0, 6 * 3600.0
@@ -109,7 +109,7 @@ class Offers:
         self._rest_seconds = QUIET_SECONDS
         """How long an empty file stays before it is taken to be whole; 0 once nobody can write any more."""
         self._refused: set[int] = set()
-        """Users whose entries were not published, and that was logged."""
+        """Users whose entries are not published, once that was logged."""
         self._fresh.want()
 
     def turn(self) -> None:
@@ -229,7 +229,7 @@ class Offers:
                     return None
                 moments.append(node.atime if node.is_dir else node.mtime)
         except FsError:
-            return None  # it went meanwhile
+            return None  # it is gone by now
         return place, record.plain, moments
 
     def _is_being_made(self, entry: int) -> bool:
@@ -237,7 +237,7 @@ class Offers:
         try:
             nodes = [self._fs.nodes.get(ino) for ino, _, _ in self._fs.walk.members(entry)]
         except FsError:
-            return False  # it went meanwhile
+            return False  # it is gone by now
         return any(node.is_file and node.content == Content.NONE and self._is_recent(node.mtime) for node in nodes)
 
     def _is_recent(self, moment: int) -> bool:
@@ -275,7 +275,7 @@ class Offers:
             return False
 
     def _due(self, batch: Batch) -> float:
-        """When it may be offered. Whichever is due first comes first, so one that always fails keeps no other back."""
+        """When it may be offered. Whichever is due first comes first, so one that always fails holds no other back."""
         return self._not_before.get(batch.name, 0.0)
 
     def _parcel(self, batch: Batch) -> int:

@@ -23,7 +23,7 @@ _HEADER = struct.Struct("<8sI4x32s64s")
 """Magic, bytes of the body, public key, signature."""
 _MAGIC = b"KCFLEET1"
 _SIGNED = b"kcachefs fleet 1\n"
-"""What is signed is this, then the body: so that no signature made for something else fits."""
+"""What is signed begins with this, then comes the body: so no signature made for something else fits."""
 
 PackId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
@@ -47,7 +47,7 @@ class PackReference(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
 
     @property
     def place(self) -> tuple[str, str]:
-        """By which a pack is known: the same bytes, published again on another day, are another pack."""
+        """What identifies a pack: the same bytes, published again on another day, are another pack."""
         return self.day, self.pack
 
 
@@ -97,12 +97,12 @@ def sign(record: PackRecord, signer: signing.Signer, day: str) -> SignedRecord:
 
 
 def length_of(raw: bytes | memoryview) -> int:
-    """The bytes of the record that begins here, by its header."""
+    """The length of the record that begins here, by its header."""
     if len(raw) < _HEADER.size or bytes(raw[: len(_MAGIC)]) != _MAGIC:
-        raise PackError("is no record of a pack")
+        raise PackError("is not the record of a pack")
     length: int = _HEADER.size + _HEADER.unpack(raw[: _HEADER.size])[1]
     if length > RECORD_MAX or length > len(raw):
-        raise PackError("is cut off, or no record of a pack")
+        raise PackError("is cut off, or not the record of a pack")
     return length
 
 

@@ -30,7 +30,7 @@ VERSION = 1
 _HEADER = struct.Struct("<8sIIQ32s32s64s")
 """Magic, version, zero, stored bytes of the manifest, their BLAKE3, public key, signature."""
 _SIGNED = b"kcachefs pack 1\n"
-"""What is signed is this, then the digest: so that no signature made for something else fits."""
+"""What is signed begins with this, then comes the digest: so no signature made for something else fits."""
 _MANIFEST_LEVEL = 19
 _CHUNK = 1 << 20
 
@@ -125,14 +125,14 @@ def opened(name: Path, trusted: Collection[bytes] | None, *, allow_unsigned: boo
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise PackError(f"{name}: is no pack")
+            raise PackError(f"{name}: is not a pack")
         yield _read(file, name, found.st_size, trusted, allow_unsigned)
 
 
 def _read(file: IO[bytes], name: Path, size: int, trusted: Collection[bytes] | None, allow_unsigned: bool) -> Pack:
     raw = file.read(_HEADER.size)
     if raw[: len(MAGIC)] != MAGIC[: len(raw)] or not raw:
-        raise PackError(f"{name}: is no pack")
+        raise PackError(f"{name}: is not a pack")
     if len(raw) < _HEADER.size:
         raise PackError(f"{name}: is cut off")
     _, version, zero, length, digest, public, signature = _HEADER.unpack(raw)

@@ -117,10 +117,10 @@ class Publisher:
         say: Say,
         progress: Callable[[int], None],
     ) -> Published:
-        """`publish`, for somebody who does not come back: what others publish is looked for again for `wait` seconds.
+        """`publish`, for a caller that does not come back: looks again for `wait` seconds for what others publish.
 
-        By then it is there, or their claims are old and it is published here; `waits` is called with how many entries
-        that is about, if there are some. What is in a pack that the bucket has lost is published again.
+        By then it is there, or their claims are old and it is published here; `waits` is called with the number of
+        these entries, if there are any. What is in a pack that the bucket has lost is published again.
         """
         run, lost = new_run(), self._forget_lost(entries)
         done = self.publish(view, entries, run=run, level=level, say=say, progress=progress)

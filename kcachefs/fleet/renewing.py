@@ -36,7 +36,7 @@ class Renewed(NamedTuple):
 
 
 def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewed:
-    """Publish again those of the used keys that are only in packs of which two thirds of their time is over.
+    """Publish again those of the used keys that are only in packs whose time is two thirds over.
 
     `used` are keys of entries that this node used recently. Load the index first.
     """

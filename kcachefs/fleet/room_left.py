@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from kcachefs.core.report import StoreNumbers
 
 QUOTA, FILES, USER_QUOTA = "--max-size SIZE", "--max-files N", "--max-size-per-uid SIZE"
-"""What raises each limit, as one writes it behind `kcachefs set DIR`."""
+"""The option that raises each limit, as it is written after `kcachefs set DIR`."""
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class RoomLeft:
     """How much is left of each limit, and which of them were in the way."""
 
     bytes: dict[str, int]
-    """By what raises the limit."""
+    """By the option that raises the limit."""
     files: int | None = None
     """None: as many as fit."""
     ceilings: dict[str, int] = field(default_factory=dict)

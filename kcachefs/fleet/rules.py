@@ -94,16 +94,16 @@ def _check_entry(entry: PackedEntry, plain: int) -> None:
     if not entry.files:
         raise PackError(f"{_shown(entry)}: has no files")
     if len(entry.path) > DEPTH_MAX or not all(map(is_safe_name, entry.path)):
-        raise PackError(f"{_shown(entry)}: is no path that a cache has")
+        raise PackError(f"{_shown(entry)}: is not a path that a cache has")
     for file in entry.files:
         parts = file.name.split("/")
         if len(parts) > DEPTH_MAX or not all(map(is_safe_name, parts)) or any(map(is_left_out, parts)):
-            raise PackError(f"{_shown(entry)}: {printable(file.name)!r} is no name that a cache has")
+            raise PackError(f"{_shown(entry)}: {printable(file.name)!r} is not a name that a cache has")
         if file.size > THING_MAX or file.offset + file.size > plain:
             raise PackError(f"{_shown(entry)}: {printable(file.name)} lies outside its frame")
         folder = PurePosixPath(entry.namespace, *entry.path, *parts[:-1])
         if file.moves and not is_group_file(parts[-1]) and cache_directory(folder) is None:
-            raise PackError(f"{_shown(entry)}: {printable(file.name)} is no file whose paths move")
+            raise PackError(f"{_shown(entry)}: {printable(file.name)} is not a file whose paths are rewritten")
     # Files may share bytes of the frame, so that together they can have more than it.
     if sum(file.size for file in entry.files) > THING_MAX:
         raise PackError(f"{_shown(entry)}: has more than {THING_MAX >> 20} MiB")

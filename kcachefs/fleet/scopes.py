@@ -20,7 +20,7 @@ def is_scope(name: str) -> bool:
 def checked(scope: str) -> str:
     """The scope, if it can be one."""
     if not is_scope(scope):
-        raise UsageError(f"{scope!r}: is no scope; letters, digits, dots, + and - are allowed, like x86_64-cuda90")
+        raise UsageError(f"{scope!r}: is not a scope; letters, digits, dots, + and - are allowed, like x86_64-cuda90")
     return scope
 
 

@@ -117,7 +117,7 @@ def _given(text: str) -> bytes:
         if len(keys) == 1:
             return keys[0]
     if text.startswith(_PUBLIC):
-        raise UsageError(f"--trust {text}: is no whole public key; give the one that kcachefs fleet keygen printed")
+        raise UsageError(f"--trust {text}: is not a whole public key; give the one that kcachefs fleet keygen printed")
     raise UsageError(f"--trust {text}: is neither a public key ({_PUBLIC}…) nor a file that holds one")
 
 
@@ -131,7 +131,7 @@ def _keys_in(file: Path) -> list[bytes]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     keys = [raw for line in lines if (raw := _decoded(line, _PUBLIC)) is not None]
     if len(keys) < len(lines):
-        raise UsageError(f"{file}: holds a line that is no public key ({_PUBLIC}…)")
+        raise UsageError(f"{file}: holds a line that is not a public key ({_PUBLIC}…)")
     return keys
 
 

@@ -70,7 +70,7 @@ def decode(
 ) -> list[SignedRecord]:
     """The records of a snapshot that trusted keys signed, without those that are known by day and pack."""
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
-        raise PackError("is no snapshot")
+        raise PackError("is not a snapshot")
     _, public, signature = _HEADER.unpack(content[: _HEADER.size])
     if public not in trusted:
         raise PackUntrusted(f"is signed by {signing.public_text(public)}, which is not trusted")
@@ -85,8 +85,8 @@ def decode(
         record = pack_records.read(bytes(body[start:at]), of, layout.scope, None)
         if is_day(of) and record.signer in trusted and (of, record.record.pack) not in known:
             records.append(record)
-    if count != name.records:  # nobody signs the name: else one of few records, copied, would go before a fuller one
-        raise PackError("has not as many records as its name says")
+    if count != name.records:  # this number is not signed: a copy of a small one could claim more, and go first
+        raise PackError("does not have as many records as its name says")
     return records
 
 

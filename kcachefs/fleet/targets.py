@@ -62,7 +62,7 @@ class Target(Protocol, Generic[Handle]):
         """A file, or a folder with everything below it, if it is there."""
 
     def settle(self) -> None:
-        """Much was added."""
+        """Called after much was added."""
 
     def room(self) -> RoomLeft:
         """How much more it takes before anything is evicted for it."""

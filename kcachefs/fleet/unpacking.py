@@ -1,8 +1,8 @@
 """Unpacks: the entries of a pack that was checked appear in a mount or a store, whole and one by one.
 
 Entries that are there already are left alone, so that an interrupted unpacking can simply be run again. An entry is
-written under the temporary name of an adoption and then renamed: whoever dies in between leaves nothing that anybody
-takes for an entry, and nobody counts a miss.
+written under the temporary name of an adoption and then renamed: a process that dies in between leaves nothing that
+anybody takes for an entry, and no miss is counted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def unpack(
     """Bring every entry of a pack in that is not there yet. `progress` may raise to stop between two entries.
 
     Before the first one appears, every byte of the pack is checked, and the way to every entry. With `evicts=False`
-    entries are left out for which others would have to go.
+    entries that fit only if others go are left out.
     """
     pack.check_frames()
     for parent in sorted({_parent(entry) for entry in pack.manifest.entries}):
@@ -82,7 +82,7 @@ def unpack(
                 left = [entry for entry in left if id(entry) not in brought_in]
             done.left_out += len(left)
     finally:
-        pool.shutdown(cancel_futures=True)  # what was begun is brought to its end
+        pool.shutdown(cancel_futures=True)  # what was begun is finished
 
 
 def gone(pack: Pack, target: Target[Any]) -> int:

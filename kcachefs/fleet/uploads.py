@@ -85,12 +85,12 @@ class Uploads:
                 log.exception("entries are not published")
                 told = Taken(offer.batch, True, str(error))
             finally:
-                if fd >= 0:  # none comes where too many are open
+                if fd >= 0:  # none comes if too many are open
                     os.close(fd)
             taken(told)
 
     def _note(self, error: Exception) -> None:
-        """Only what fails whoever asks: where nothing can be written, others may read all the same."""
+        """Report only faults that hit every request: where nothing can be written, reading may still work."""
         if isinstance(error, FleetUnreachable) and not isinstance(error, FleetFails):
             self._failed(error)
 
@@ -99,10 +99,10 @@ class Uploads:
             self._bucket.load_index()
             done = renew(self._bucket, self._publisher, used)
         except (KcachefsError, OSError) as error:
-            log.warning("what is used could not be published again: %s", error)
+            log.warning("recently used entries could not be republished: %s", error)
             self._note(error)
         except Exception:
-            log.exception("what is used could not be published again")
+            log.exception("recently used entries could not be republished")
         else:
             if done.copied or done.repacked:
                 log.info(

@@ -85,7 +85,7 @@ class Tally:
 
 
 def caches_in(source: Path, environ: Mapping[str, str]) -> dict[Path, str]:
-    """The caches in a directory with their namespaces: one, or several in a folder that was used as a mount is."""
+    """The caches in a directory with their namespaces: one, or several in a folder laid out like a mount."""
     folders = {source / name: name for name in NAMESPACES if (source / name).is_dir()}
     strange = {one.name for one in source.iterdir()} - {*folders.values(), MOUNT_FOLDER}
     return folders if folders and not strange else {source: namespace_of(source, environ)}

@@ -4,9 +4,9 @@ Python keeps the bytecode of a module in `__pycache__` beside its source, unless
 ignores what lies beside the sources, so a prefix only helps where nothing usable is there: in images whose packages
 were installed without bytecode, and where it cannot be written or writing is switched off.
 
-Nobody waits for a look at every module. The distributions with the longest lists of files are looked at, one module of
-each, the one that every import of it runs. Each counts by the length of its list. Bytecode is usable if Python itself
-would use it: it has the source's time and size, or is based on a hash.
+Looking at every module would take too long. We look at the distributions with the longest lists of files, and of each
+at the one module that every import of it runs. Each counts by the length of its list. Bytecode is usable if Python
+itself would use it: it has the source's time and size, or is based on a hash.
 
 Images can share one place for it only if the times of sources tell versions apart: see `source_times.py`.
 """
@@ -34,13 +34,13 @@ PREFIX, DONT_WRITE = "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE"
 DESCRIPTION = "environment.json"
 
 _SAMPLED = 8
-"""Distributions that are looked at."""
+"""How many distributions are looked at."""
 _USABLE_SHARE = 0.5
 """How much of the sample has to be usable, by weight, for Python to be left alone."""
 _GROWING_SHARE = 0.1
 """The same where Python itself writes what is missing, and so has written what was imported before."""
 _HEADER = struct.Struct("<4sIII")
-"""Of bytecode: magic, flags, then the source's time and size, or the hash of the source."""
+"""The header of bytecode: magic, flags, then the source's time and size, or the hash of the source."""
 _HASH_BASED = 1
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TOP_PACKAGE = rb"(?m)^([A-Za-z0-9_]+)/__init__\.py,"
@@ -87,17 +87,17 @@ def judge(
 ) -> Judgement:
     """Whether the mount is the better place for the bytecode of this Python's packages, and of these scripts'."""
     if interpreter.ignores_variables:
-        return Judgement(False, "the command runs Python with -I or -E, which ignores where bytecode is to go")
+        return Judgement(False, "the command runs Python with -I or -E, which ignores the variable for bytecode")
     distributions = tuple(interpreters.installed(interpreter))
     if wish == "off":
         return Judgement(False, "switched off", interpreter, distributions)
     if wish == "on":
         return Judgement(True, "switched on", interpreter, distributions)
     if environ.get(PREFIX) and not _is_ours(environ):
-        return Judgement(False, f"{PREFIX} is {environ[PREFIX]} already", interpreter, distributions)
+        return Judgement(False, f"{PREFIX} is set to {environ[PREFIX]} already", interpreter, distributions)
     looked_at = sample(distributions)
     if not looked_at:
-        return Judgement(False, "no packages are installed that could be looked at", interpreter, distributions)
+        return Judgement(False, "there are no installed packages to look at", interpreter, distributions)
     total = sum(weight for _, _, weight in looked_at)
     lacking = [(one.name, source) for one, source, _ in looked_at if not is_usable(source, interpreter.cache_tag)]
     share = 1 - sum(weight for one, _, weight in looked_at if one.name in dict(lacking)) / total
@@ -116,9 +116,9 @@ def judge(
 
 
 def variables(mount: Path, judged: Judgement) -> dict[str, str]:
-    """What to set so that bytecode goes into the mount, whose folder is made; nothing where it cannot be used.
+    """What to set so that bytecode goes into a folder of the mount, which is made; nothing if that cannot be used.
 
-    An empty value switches the variable off that forbids writing, in every shell and file format alike.
+    An empty value switches off the variable that forbids writing, in every shell and file format alike.
     """
     folder = environment_folder(mount, judged) if judged.is_used else None
     return {PREFIX: str(folder), DONT_WRITE: ""} if folder is not None else {}
@@ -128,7 +128,7 @@ def environment_folder(mount: Path, judged: Judgement) -> Path | None:
     """The folder of an environment, made if it is not there; None where there is none that this user can trust.
 
     Bytecode is code: a folder of another user, or one that others may write to, would let them run theirs here. Root's
-    is as good as our own. Where the usual folder is not to be trusted, we have one beside it with our number.
+    is as good as our own. Where the usual folder is not to be trusted, we use one beside it with our user number.
     """
     usual = mount / NAMESPACE / judged.environment
     for folder in (usual, usual.with_name(f"{usual.name}-{os.getuid()}")):
@@ -155,7 +155,7 @@ def _mode_of_folder() -> int:
 
 
 def _is_read_only(folder: Path) -> bool:
-    """Whether the mount takes nothing from anybody; it shows open modes all the same."""
+    """Whether the mount lets nobody write; the modes of its folders do not show that."""
     probe = folder / f"tmp.{os.getpid()}"
     try:
         probe.mkdir()

@@ -1,8 +1,8 @@
-"""Copies files and folders that other people may be changing meanwhile, through descriptors and never through a link.
+"""Copies files and folders that others may be changing at the same time: through descriptors, never through a link.
 
-A path that was looked at and is then opened may lead elsewhere by then: somebody who can write to the source swaps in
-a link to a file that only the caller may read. So every step opens one name in a folder that is open already, refuses
-a link there, and looks at what it has opened.
+Between a look at a path and opening it, somebody who can write to the source may swap in a link to a file that only
+the caller may read. So every step opens one name in a folder that is open already, refuses a link there, and looks at
+what it has opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUP_FILE_MAX = 1 << 20
 """The largest group file of Triton that is read: one lists a handful of names."""
 
 _OF_THE_KIND = frozenset((errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.ENODEV))
-"""What opening a link, a socket or a device fails with."""
+"""The errors with which opening a link, a socket or a device fails."""
 
 Skip = Callable[[str], None]
 """Called with a path and the reason why it is not copied, in one line."""
@@ -38,7 +38,7 @@ class Skipped(Exception):
 
 
 class Unreadable(Skipped):
-    """It could be copied, but reading it failed, and may not the next time: the disk's fault, or the mount's."""
+    """It could be copied, but reading it failed, through the disk's fault or the mount's; the next try may succeed."""
 
 
 class Folder:
@@ -64,7 +64,7 @@ class Folder:
             os.close(fd)
 
     def below(self, *names: str) -> Folder:
-        """A folder below this one; Skipped if there is none on that way, or a link."""
+        """A folder below this one; Skipped if a folder on the way is missing, or is a link."""
         return self._walk(names, lambda folder, name: folder.open(name, os.O_DIRECTORY))
 
     def made_below(self, *names: str) -> Folder:
@@ -125,7 +125,7 @@ def size_of(folder: Folder, depth: int = 1) -> int:
 def copy_tree(
     source: Folder, target: Folder, home: Path, copied: Callable[[int], None], skip: Skip, depth: int = 1
 ) -> None:
-    """Copy what is in one folder into another, which will be at `home` in the end."""
+    """Copy what is in one folder into another, whose final path is `home`."""
     _check_depth(source, depth)
     for child in source.children():
         if is_temporary(os.fsencode(child.name)):
@@ -142,11 +142,11 @@ def copy_tree(
 def copy_file(
     source: Folder, name: str, target: Folder, copy: str, home: Path, copied: Callable[[int], None], skip: Skip
 ) -> bool:
-    """Copy a file or a link as `copy`, which will be in the folder `home` in the end; False if it was skipped."""
+    """Copy a file or a link as `copy`, whose final folder is `home`; False if it was skipped."""
     try:
         seen = os.stat(name, dir_fd=source.fd, follow_symlinks=False)
         link = os.readlink(name, dir_fd=source.fd) if stat.S_ISLNK(seen.st_mode) else None
-    except OSError:  # it went, or is no link any more
+    except OSError:  # it is gone, or is no longer a link
         raise Skipped(f"{source.path / name}: cannot be read and was skipped") from None
     if link is not None:
         os.symlink(link, copy, dir_fd=target.fd)

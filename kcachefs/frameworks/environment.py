@@ -35,9 +35,9 @@ def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
 
 
 def environment(mount: Path, only: Iterable[str] = (), *, of_this_python: bool = True) -> dict[str, str]:
-    """Every variable and its value for this mount, but Python's bytecode, which only helps some commands.
+    """Every variable and its value for this mount, except those of Python's bytecode, which only helps some commands.
 
-    `of_this_python`: whether they are for programs with the packages that are installed here.
+    `of_this_python`: whether they are for programs that have the packages installed here.
     """
     values = {MOUNT_VARIABLE: str(mount)}
     for framework in select(only):

@@ -15,10 +15,10 @@ from kcachefs.errors import UsageError
 from kcachefs.frameworks import headers
 
 _UNGUARDED = """# Nothing guards these variables: while the mount is dead, programs that use them fail.
-# kcachefs env --format sh does, if the program is started by a shell that reads it.
+# The output of kcachefs env --format sh is guarded; it needs a shell that reads it and then starts the program.
 """
 """At the top of the formats that can hold remarks but no conditions."""
-_GOES_STALE = """# This volume is the mount itself: it goes stale when the daemon restarts, until the pod does.
+_GOES_STALE = """# This volume is the mount itself: it goes stale when the daemon restarts, until the pod restarts too.
 # Mount in a folder that is called kcachefs and holds nothing else (/srv/kcachefs/cache): a pod then gets that folder.
 """
 _FOLDER_OF_OURS = "kcachefs"
@@ -66,8 +66,8 @@ def _json(values: dict[str, str], mount: Path) -> str:
 def _k8s(values: dict[str, str], mount: Path) -> str:
     """The parts of a pod that show it the mount at the host's path. JSON strings are valid YAML strings.
 
-    The volume is the folder above the mount where that was made for it: one that is the mount itself stays with a
-    daemon that is gone. Any other folder is not ours to give to a pod.
+    The volume is the folder above the mount if that was made for it: a volume that is the mount itself stays bound to
+    a daemon that is gone. Any other folder is not ours to give to a pod.
 
     torch in the container looks for its precompiled header in the container's temporary directory (see headers.py),
     so a hook creates the link there. The hook must not fail, or Kubernetes would stop the container.

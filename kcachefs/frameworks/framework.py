@@ -30,7 +30,7 @@ class Framework:
     """Modules that read the variable when they are imported; setting it later has no effect."""
     note: str = ""
     on_request: bool = False
-    """Whether only `--only` moves it: people set it up for all their builds, or it would hide what a package ships."""
+    """Whether only `--only` moves it: people set it up for all builds, or a move would hide what a package ships."""
     where_it_helps: bool = False
     """Whether it is moved only for commands that gain by it; `bytecode.py` judges that, and sets its variable."""
 

@@ -81,7 +81,7 @@ def _string(text: str) -> bytes:
 
 
 def _joined(raw: bytes, frames: list[tuple[int, int]], strings: list[tuple[int, int, bytes]]) -> bytes:
-    """`raw` with the strings replaced, and the frames that hold them as long as they are then."""
+    """`raw` with the strings replaced, and the lengths of the frames that hold them adjusted."""
     edits = list(strings)
     places = [at for at, _, _ in strings]
     growth = list(accumulate((len(new) - (end - at) for at, end, new in strings), initial=0))

@@ -174,7 +174,7 @@ def _of_plain_installation(executable: str, environ: Mapping[str, str]) -> _Told
 
 
 def _is_binary(path: str) -> bool:
-    """Whether it is no script, which might start any Python."""
+    """Whether it is a binary: a script might start any Python."""
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
@@ -237,7 +237,7 @@ def module_of_library(interpreter: Interpreter) -> str | None:
 
 
 def environment_name(interpreter: Interpreter, distributions: Sequence[Installed]) -> str:
-    """A name for what Python finds at its paths: for equal ones of two images only if they were installed together.
+    """A name for what Python finds at its paths. Two images have the same one only if they were installed together.
 
     The times are those of the folders of metadata, which change when a distribution is installed and at no other time.
     """
@@ -248,7 +248,7 @@ def environment_name(interpreter: Interpreter, distributions: Sequence[Installed
 
 
 def normalized(name: str) -> str:
-    """The name of a distribution as all its spellings have it.
+    """The one name for all spellings of a distribution's name.
 
     >>> normalized("Markdown_It.py"), normalized("markdown-it-py")
     ('markdown-it-py', 'markdown-it-py')

@@ -28,11 +28,11 @@ _YEAR_2000 = 946684800
 _DAY = 86400
 _SECOND = 10**9
 _SAME_SHARE = 0.5
-"""If more than this share of the packages (by weight) has one time, the image was stamped with it."""
+"""If at least this share of the packages (by weight) has one time, the image may have been stamped with it."""
 _INSTALLERS = ("pip", "setuptools", "wheel", "uv")
-"""Come with Python, in a layer that may have kept its times."""
+"""Distributions that come with Python, in a layer that may have kept its times."""
 _LOOKED_AT = 200
-"""Names of a folder of a project that are looked at."""
+"""How many names in a project's folder are looked at."""
 
 
 def sameness(
@@ -41,10 +41,10 @@ def sameness(
     projects: Iterable[str],
     library: str | None,
 ) -> str:
-    """Why the times here tell nothing; empty if they do.
+    """Why the times here cannot tell versions apart; empty if they can.
 
-    `sample`: distributions with a source of each and what it counts; `projects`: folders with code that is not
-    installed; `library`: a source that came with Python.
+    `sample`: distributions with a source of each and its weight; `projects`: folders with code that is not installed;
+    `library`: a source that came with Python.
     """
     for one in distributions:
         if _is_made_up(one.installed_at):
@@ -83,7 +83,7 @@ def _most_common(sample: Sequence[tuple[Installed, str, int]]) -> tuple[list[str
 def _sources_in(folder: str) -> Iterator[str]:
     """The modules and packages of a folder.
 
-    Nothing is looked at that is mounted in it, or that a link leads to: a mount that is dead would never answer.
+    What is mounted in it, and what a link leads to, is not looked at: a dead mount would never answer.
     """
     from kcachefs.engines.mounting import mounts
 

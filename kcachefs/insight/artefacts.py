@@ -1,6 +1,6 @@
 """Where entries and their artefacts come from: a mount or store that is asked, or a plain folder of a cache.
 
-Looking uses nothing: a mount hands artefacts over without counting a hit.
+Looking does not count as use: a mount hands artefacts over without counting a hit.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Cache(Protocol):
     def tombstones(self) -> list[Tombstone]: ...
 
     def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
-        """Say what entries cost, as their artefacts have it, so that what a hit on them saves is counted by this.
+        """Say what entries cost according to their artefacts, so that a hit on them counts as saving that.
 
-        `parts` are what other entries do not account for.
+        `parts` are costs that no other entry accounts for.
         """
 
 
@@ -83,7 +83,7 @@ class FolderCache:
 
     def __init__(self, root: Path) -> None:
         if not root.is_dir():
-            raise UsageError(f"{root}: is no folder")
+            raise UsageError(f"{root}: is not a folder")
         self._root = root
         self._folders: dict[int, Path] = {}
         self._found: list[MadeEntry] | None = None

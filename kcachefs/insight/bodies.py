@@ -21,7 +21,7 @@ _LIBRARY = "triton.language."
 
 
 def body_causes(new: TritonKernel, old: TritonKernel, sources: Sources, *, alone: bool) -> list[Cause]:
-    """The cause that the bodies tell, if any. `alone`: nothing else was found, so there must be one."""
+    """The cause that the bodies show, if any. `alone`: nothing else was found, so there must be one."""
     if new.main is None or old.main is None:
         return [_nothing_stored(new)] if alone else []
     ours, theirs = (one.operations for one in (new.main, old.main))
@@ -67,7 +67,7 @@ class _First:
     now: Operation | None
     was: Operation | None
     edited: bool
-    """What stands behind it moved against what stands before it: the text in between is another one."""
+    """The code after it moved relative to the code before it: so the text in between was changed."""
 
     @property
     def place(self) -> Place:

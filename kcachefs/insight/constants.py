@@ -165,7 +165,7 @@ def evidence_of(new: Function, old: Function, source: Source | None) -> list[Evi
         if now.callee:
             found += _passed(now, was, nodes)
             continue
-        # A shape follows from a constant elsewhere; only what is a value here tells of this place.
+        # A shape follows from a constant elsewhere; only a value says something about this place.
         pair = (NUMBER.findall(_SHAPE.sub("", one.text)) for one in (was, now))
         for x, y in zip(*pair, strict=False):
             if ".constant" in now.text or "make_range" in now.text:

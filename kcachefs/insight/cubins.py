@@ -1,4 +1,4 @@
-"""Reads what a cubin tells of itself: registers, stack, shared memory, and which ptxas made it. Needs no CUDA tool."""
+"""Reads what a cubin says of itself: registers, stack, shared memory, and which ptxas made it. Needs no CUDA tool."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class CubinFacts:
 
 
 def read(data: bytes) -> CubinFacts:
-    """What the file tells; `ArtefactGarbled` if it is no cubin."""
+    """What the file says; `ArtefactGarbled` if it is not a cubin."""
     if len(data) < _HEADER_MIN or data[:5] != b"\x7fELF\x02":
-        raise ArtefactGarbled("it is no 64-bit ELF file")
+        raise ArtefactGarbled("it is not a 64-bit ELF file")
     registers: list[int] = []
     stacks: list[int] = []
     shared = code = 0

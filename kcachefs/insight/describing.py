@@ -58,7 +58,7 @@ def _facts(explainer: Explainer, entry: MadeEntry) -> dict[str, str]:
 def _library_entry(explainer: Explainer, entry: MadeEntry) -> LibraryEntry:
     found = explainer.reader.library_entries([entry]).get(entry.path)
     if found is None:
-        raise ArtefactGarbled(f"{entry.path}: is no entry of a library cache")
+        raise ArtefactGarbled(f"{entry.path}: is not an entry of a library cache")
     return found
 
 
@@ -85,7 +85,7 @@ def compare(explainer: Explainer, old: MadeEntry, new: MadeEntry) -> list[Told]:
     theirs, ours = _recipe(explainer, old), _recipe(explainer, new)
     for one in (theirs, ours):
         if isinstance(one, Helper):
-            raise UsageError(f"{one.path}: is {one.words}, and tells nothing to compare")
+            raise UsageError(f"{one.path}: is {one.words}; it holds nothing to compare")
     if isinstance(ours, TritonKernel) and isinstance(theirs, TritonKernel):
         found = kernel_differences(ours, theirs, reader_for(new.uid, old.uid))
     elif isinstance(ours, Graph) and isinstance(theirs, Graph):

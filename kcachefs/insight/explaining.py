@@ -27,14 +27,14 @@ from kcachefs.insight.tuning import Tuning
 
 _ASKED_TO = ("evicted", "pruned")
 _WRITTEN_LATE_SECONDS = 5.0
-"""A run's last use is written down a little later than it is."""
+"""The recorded last use of a run may lag behind the true one by this much."""
 _RUNS_SEARCHED = 20
-"""Runs for which entries are looked at that nobody is known to have made."""
+"""How many of the newest runs may be taken for the makers of entries whose maker is not known."""
 _OTHERS = ("model", "driver", "library")
 _READ_LIBRARY_MAX = 5000
-"""Entries of library caches that are read, the newest."""
+"""How many entries of library caches are read: the newest."""
 _READ_UNNAMED_MAX = 300
-"""Entries that are read only to see whether a kernel was renamed."""
+"""How many entries are read only to see whether a kernel was renamed."""
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class Explainer:
 
     @functools.cached_property
     def entries(self) -> list[MadeEntry]:
-        """All entries. What was explained before needs only those that are asked for, which a mount tells sooner."""
+        """All entries. Not read if all explanations are known: a mount returns only the chosen entries much sooner."""
         found = self.cache.entries()
         self._index.forget_all_but({one.path for one in found})
         return found
@@ -298,7 +298,7 @@ class Explainer:
         return older[at][0] if at is not None else None
 
     def _owners(self, graphs: Sequence[Explanation]) -> dict[str, Explanation]:
-        """Of the kernels of new graphs: the graph, by the kernel's key."""
+        """The new graph that each of its kernels was compiled for, by the kernel's key."""
         known = {one.path: one for one in self.entries}
         sketches = self.reader.sketches([known[one.path] for one in graphs if one.path in known])
         return {
@@ -311,7 +311,7 @@ class Explainer:
     # --- what is older, and the past ----------------------------------------------------------------------------------
 
     def _older(self, entry: MadeEntry, others: Iterable[MadeEntry], boundary: float | None) -> list[MadeEntry]:
-        """Those that could have been found: autotuning makes siblings, which hide the cause."""
+        """Those that could have been found, without siblings that autotuning made, which would hide the cause."""
         trees = ("", tree_of(entry.path))
         others = [one for one in others if tree_of(one.path) in trees]
         if boundary is not None:
@@ -353,7 +353,7 @@ class Explainer:
         return {run.run: run.started for run in self.cache.runs()}
 
     def _with_past(self, entry: MadeEntry, causes: list[Cause]) -> list[Cause]:
-        """With what happened to an entry at the same path: evicted, damaged, or written again."""
+        """The causes, with what happened to an entry at the same path: evicted, damaged, or written again."""
         if self._tombstones is None:
             self._tombstones = {one.path_hash: one for one in self.cache.tombstones()}
         stone = self._tombstones.get(path_hash(entry.path))
@@ -378,7 +378,7 @@ class Explainer:
 
 
 def _is_written_within(entry: MadeEntry, run: RunInfo) -> bool:
-    """Whether an old entry, of which nobody knows who made it, was last written while a run used the cache."""
+    """Whether an old entry whose maker is not known was last written while a run used the cache."""
     if entry.run or entry.rewriter or entry.ended is None:
         return False
     return began(entry) < run.started <= entry.ended <= run.last_used + _WRITTEN_LATE_SECONDS

@@ -33,7 +33,7 @@ _MODES = {
     "layout_opt": "layout optimization",
 }
 _FOLLOWING = ("static_input_idxs", "boxed_forward_device_index", "extern_node_serializer", "get_decomp_fn")
-"""Arguments that follow from the graph; alone they tell something, beside another cause nothing."""
+"""Arguments that follow from the graph: they mean something only if there is no other cause."""
 
 
 class Compared:
@@ -114,7 +114,7 @@ def _system(new: Graph, old: Graph, compared: Compared) -> list[Cause]:
 
 
 def _configuration(compared: Compared, *, other_torch: bool, certain: bool) -> list[Cause]:
-    """Settings of Inductor. The script that reproduces a graph also has settings that are no part of the key."""
+    """Settings of Inductor. The script that reproduces a graph also has settings that are not part of the key."""
 
     def of_config(name: str) -> bool:
         short = name.partition("[")[2].rstrip("]")

@@ -1,4 +1,4 @@
-"""What Triton compiles for the host beside its kernels: launchers, and helpers for the driver. Only names tell."""
+"""What Triton compiles for the host beside its kernels: launchers, and helpers for the driver, known by names alone."""
 
 from __future__ import annotations
 

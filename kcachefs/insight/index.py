@@ -32,7 +32,7 @@ CREATE TABLE IF NOT EXISTS explained (path TEXT PRIMARY KEY, stamp TEXT NOT NULL
 """
 _QUERY_MAX = 500
 INDEXES_MAX = 100
-"""Caches of which something is kept: those of which something was read last."""
+"""How many caches have an index: those that were read last."""
 
 Sketch = KernelSketch | HelperSketch | GraphSketch | LibraryEntry | str
 """What is known of an entry; a text says why it cannot be read."""
@@ -101,7 +101,7 @@ class Index:
         rows = []
         for entry, one in sketches:
             name = "" if isinstance(one, str | HelperSketch) else one.name  # they are found by no kernel's name
-            # One that cannot be kept spoils no other.
+            # One that cannot be kept does not spoil the others.
             with contextlib.suppress(ValueError, OverflowError, RecursionError):
                 rows.append((entry.path, stamp_of(entry), _kind(one), name, msgspec.msgpack.encode(one)))
         self._insert(rows)
@@ -154,7 +154,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _remove_oldest(folder: Path) -> None:
-    """Make room for one more index: most are of mounts that were there once."""
+    """Make room for one more index: most belong to mounts that are gone for good."""
     found = sorted((path for path in folder.glob("*.sqlite")), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in found[INDEXES_MAX - 1 :]:
         path.unlink(missing_ok=True)

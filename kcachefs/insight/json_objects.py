@@ -15,5 +15,5 @@ def json_object(data: bytes, name: str, limit: int) -> dict[str, Any]:
     except ValueError as error:
         raise ArtefactGarbled(f"{name} {error}") from None
     if not isinstance(found, dict):
-        raise ArtefactGarbled(f"{name} holds no names with values")
+        raise ArtefactGarbled(f"{name} does not hold names with values")
     return found

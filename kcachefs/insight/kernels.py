@@ -43,7 +43,7 @@ _RESULTS = frozenset(
         "src_hash",
     )
 )
-"""What the json has that is no option: results of compiling, and what is told in another way."""
+"""What the json has besides options: results of compiling, and what is explained in another way."""
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 _PTX_VERSION = re.compile(rb"^\.version (\S{1,12})", re.M)
 _PTX_PLACES = re.compile(rb"^\s*(?://|\.loc\b|\.file\b|\.version\b|\.target\b).*$", re.M)
@@ -108,7 +108,7 @@ class TritonKernel:
 
 
 def name_of(names: Collection[str]) -> str | None:
-    """What the kernel is called whose files have these names."""
+    """The name of the kernel whose files have these names."""
     return next((one[len(_GROUP) : -len(".json")] for one in sorted(names) if is_kernel((one,))), None)
 
 

@@ -13,7 +13,7 @@ from kcachefs.insight.causes import Cause, Kind, clipped, in_order
 from kcachefs.printable import printable
 
 HEAD_BYTES = record.META_LIMIT + (8 << 10)
-"""How much of a file is read: a longer key leaves the metadata untold."""
+"""How much of a file is read: behind a longer key, the metadata is not found."""
 _OWN = frozenset(("function", "ptx", "cubin", "log", "arch", "binary", ingredients.META))
 _CACHE = re.compile(r"(?:^|/)library/([^/]+)/entries/")
 _KINDS = (
@@ -47,11 +47,11 @@ class LibraryEntry(msgspec.Struct, frozen=True):
 
 
 def read(path: str, created: float, data: bytes) -> LibraryEntry:
-    """What the beginning of a file tells; `ArtefactGarbled` if it is none of a library cache."""
+    """What the beginning of a file says; `ArtefactGarbled` if it is not of a library cache."""
     head = record.head_of(data)
     meta = head.told() if head is not None else None
     if head is None or meta is None:
-        raise ArtefactGarbled("it is no entry of a library cache")
+        raise ArtefactGarbled("it is not an entry of a library cache")
     packed = meta.get(ingredients.META)
     try:
         told = ingredients.unpack(packed) if isinstance(packed, bytes) and packed else []

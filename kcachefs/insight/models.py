@@ -40,7 +40,7 @@ class Model:
 
 
 def read(path: str, created: float, data: bytes) -> Model:
-    """The model whose file this is; `ArtefactGarbled` if it is none."""
+    """The model whose file this is; `ArtefactGarbled` if it is not one."""
     found = json_object(data, FILE, _SIZE_MAX)
     model = Model(path, created)
     for name, value in _flat("", found, 0):

@@ -36,5 +36,5 @@ class MountedCache:
         return list(self._reports.tombstones().values())
 
     def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
-        with contextlib.suppress(KcachefsError):  # who may not say so explains all the same
+        with contextlib.suppress(KcachefsError):  # somebody who may not do this can still explain
             self._reports.note_costs(seconds, parts)

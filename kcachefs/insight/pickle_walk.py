@@ -38,7 +38,7 @@ class Described:
 
 
 def read(data: bytes) -> Any:
-    """What the pickle describes; `ArtefactGarbled` if it is none, or one that takes too long to read."""
+    """What the pickle describes; `ArtefactGarbled` if it is not one, or takes too long to read."""
     if len(data) > _SIZE_MAX:
         raise ArtefactGarbled(f"it is too large to read ({len(data)} bytes)")
     walk = _Walk()

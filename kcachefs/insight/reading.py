@@ -26,7 +26,7 @@ Recipe = TritonKernel | Helper | Graph
 _KERNEL_FILES = ("*.json", "*.source", "*.ttir", "*.ptx", "*.cubin", "*.hsaco")
 _GRAPH_FILES = ("*",)
 _TUNINGS_MAX = 2000
-"""Choices of autotuning that are read, the newest."""
+"""How many choices of autotuning are read: the newest."""
 
 
 class Reader:
@@ -51,7 +51,7 @@ class Reader:
         return found
 
     def written(self, entry: MadeEntry) -> float:
-        """When the newest of the files was written that an entry's recipe was read from."""
+        """The time of the newest file that an entry's recipe was read from."""
         self.recipe(entry)
         return self._written.get(entry.path, 0.0)
 
@@ -88,7 +88,7 @@ class Reader:
                 return
 
     def sketches(self, entries: Sequence[MadeEntry]) -> dict[str, Sketch]:
-        """The short form of each, from the index where it is known; entries that are neither are left out."""
+        """The short form of each, from the index if it is known; what is neither kernel nor graph is left out."""
         known = self._index.get(entries)
         missing = [one for one in entries if one.path not in known]
         if missing:
@@ -103,7 +103,7 @@ class Reader:
         return known
 
     def kernels_by_name(self, entries: Sequence[MadeEntry]) -> dict[str, list[MadeEntry]]:
-        """The kernels among these by what they are called, without reading more of them than that."""
+        """The kernels among these by name, without reading more of them than the name."""
         indexed = self._index.names()
         found: dict[str, list[MadeEntry]] = {}
         unknown = []

@@ -46,7 +46,7 @@ def _is_begun_before_its_end(entry: MadeEntry, started: float, reader: Reader) -
 
 
 def _cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
-    """Why a program did not take what was there, as far as what is there now tells it."""
+    """Why a program did not take what was there, as far as the present files show it."""
     try:
         recipe = reader.recipe(entry)
     except ArtefactGarbled as error:

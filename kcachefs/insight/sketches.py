@@ -144,7 +144,7 @@ def files_of(graph: Graph) -> set[str]:
 
 
 _NO_PROGRAM = ("<", "/torch/", "/ipykernel_")
-"""Files that any program may share, or whose name is another after every edit."""
+"""Files that any program may share, or whose name changes with every edit."""
 
 
 def are_strangers(new: Collection[str], old: Collection[str]) -> bool:

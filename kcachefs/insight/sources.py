@@ -70,7 +70,7 @@ def _may_read(handle: int, told: os.stat_result, uid: int) -> bool:
 
 
 class State(Enum):
-    """How a source file stands to an older entry that was compiled from it."""
+    """How a source file relates to an older entry that was compiled from it."""
 
     UNTOUCHED = "untouched"
     EDITED = "edited"
@@ -181,7 +181,7 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 
 
 def constants_of(function: ast.FunctionDef, passed: set[str]) -> set[str]:
-    """Names that stand for constants in a kernel: parameters not passed at run time, and what is made of them."""
+    """Names that stand for constants in a kernel: parameters not passed at run time, and what is derived from them."""
     names = {name for name in parameters(function) if name not in passed}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:

@@ -1,4 +1,4 @@
-"""The last lines of `kcachefs run`: why something had to be compiled, in a moment or not at all."""
+"""The last lines of `kcachefs run`: why something had to be compiled, if that can be found out in a moment."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Group:
 
 
 def grouped(explanations: Iterable[Explanation]) -> list[Group]:
-    """The causes, that of the most entries first; what is only about helpers comes last, for nobody changes that."""
+    """The causes, that of the most entries first; one that is only about helpers comes last: nobody can change it."""
     found: dict[tuple[str, str], Group] = {}
     for one in explanations:
         if one.causes:

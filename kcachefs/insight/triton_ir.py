@@ -25,7 +25,7 @@ _SEPARATOR = re.compile(r"(?=__)")
 _GIVEN = re.compile(
     r"(?:P|T|TD|MD){0,9}(?:(?:c?(?:[iu]|fp|bf)\d)|c(?:[-\d(<{\"A-Z]|_sq_|_[-\d(]))|TT|V(?:_|$)|__\(|_NW\d|$"
 )
-"""How what a function is specialised for begins: a type, a constant, Triton 3.6's list of constants, or nothing."""
+"""How the list of specialisations begins: a type, a constant, Triton 3.6's list of constants, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)

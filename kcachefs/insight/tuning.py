@@ -18,7 +18,7 @@ _CHOSEN_MAX = 32
 class Tuning:
     path: str
     kernel: str
-    """The key of the Triton kernel that was chosen; empty in files of torch that do not tell it."""
+    """The key of the Triton kernel that was chosen; empty if torch did not write it down."""
     chosen: dict[str, str]
     milliseconds: float | None
     """How long the tuning took."""
@@ -27,7 +27,7 @@ class Tuning:
 
     @property
     def seconds(self) -> float | None:
-        """What it cost beyond its kernels; a descent compiles further ones, and does not tell which part that was."""
+        """What it cost beyond its kernels; a descent compiles further ones, and does not note how long that took."""
         return self.milliseconds / 1e3 if self.milliseconds is not None and not self.is_descent else None
 
     @property
@@ -44,7 +44,7 @@ class Tuning:
 
 
 def read(path: str, data: bytes) -> Tuning:
-    """What such a file tells; `ArtefactGarbled` if it is none."""
+    """What such a file says; `ArtefactGarbled` if it is not one."""
     found = json_object(data, ".best_config", _SIZE_MAX)
     if len(found) > _CHOSEN_MAX:
         raise ArtefactGarbled(".best_config has too many settings")

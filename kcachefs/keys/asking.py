@@ -1,8 +1,8 @@
-"""Questions to values that others wrote: to answer runs their code, which may raise anything.
+"""Questions to values that others wrote: answering runs their code, which may raise anything.
 
-A dictionary whose `__getattr__` is `__getitem__` answers with KeyError what it does not have, a proxy with whatever
-happened on the other side. Where a value may well lack what it is asked for, one that raises lacks it: `ask`, `is_a`.
-Where its answer is part of the key, there is no key: `unreadable`.
+A dictionary whose `__getattr__` is `__getitem__` raises KeyError for what it does not have, a proxy whatever happened
+on the other side. Where a value may well lack an attribute, one that raises counts as lacking it: `ask`, `is_a`. Where
+the answer is part of the key, there is no key: `unreadable`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kcachefs.errors import KcachefsError, Unkeyable, describe
 T = TypeVar("T")
 
 OF_THE_PROCESS = (RecursionError, MemoryError)
-"""What tells how deep a value was met, or how much memory is left: a key must not depend on that."""
+"""Errors that depend on how deep a value was met, or how much memory is left: a key must not depend on that."""
 PASSED_ON = (*OF_THE_PROCESS, KcachefsError, OSError)
-"""What says enough by itself about why there is no key."""
+"""Errors that say well enough by themselves why there is no key."""
 
 
 def ask(value: Any, name: str, default: Any = None) -> Any:
@@ -56,7 +56,7 @@ def dictionary_of(value: object) -> Mapping[str, Any]:
 
 
 def unreadable(value: object, error: Exception, advice: str = "") -> Unkeyable:
-    """Says that `value` has no key because it raised `error` when it was read."""
+    """The error which says that `value` has no key because it raised `error` when it was read."""
     try:
         said = describe(error)
     except Exception:  # the exception is theirs as well

@@ -37,6 +37,6 @@ class ByIdentity(Generic[Value]):
 
     def put(self, owner: object, value: Value) -> None:
         number = id(owner)
-        # The callback is dict.pop and no function of ours, whose globals may be gone when the interpreter ends. The
+        # The callback is dict.pop, because the globals of a function of ours may be gone when the interpreter ends. The
         # reference, its last argument, is only the default that `pop` returns.
         self._known[number] = (weakref.ref(owner, partial(self._known.pop, number)), value)

@@ -17,7 +17,7 @@ from kcachefs.keys.encoding import SCHEMA, digest, encode
 class Dim:
     """A symbolic dimension: any size within its bounds, the same wherever the name is the same.
 
-    The name counts: the graph may speak of it, and two graphs that swap their names are two graphs.
+    The name counts: the graph may mention it, and two graphs whose names are swapped are different graphs.
     """
 
     name: str
@@ -66,7 +66,8 @@ class CacheKey:
     def __post_init__(self) -> None:
         if not self.graph_hash:
             raise UsageError(
-                "a cache key needs the hash of its graph, for an empty one would be shared by all graphs; pass it"
+                "a cache key needs the hash of its graph, because an empty one would be shared by all graphs; "
+                "pass graph_hash"
             )
         object.__setattr__(self, "inputs", tuple(self.inputs))
 
@@ -91,5 +92,5 @@ def dimension(size: int | str | Dim) -> int | Dim:
     except TypeError:
         number = -1
     if number < 0:
-        raise UsageError(f"{size!r} is no size; give a whole number, or name a symbolic dimension with text or Dim")
+        raise UsageError(f"{size!r} is not a size; give a whole number, or name a symbolic dimension with text or Dim")
     return number

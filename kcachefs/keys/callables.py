@@ -38,7 +38,7 @@ _OF_DISPATCHING = frozenset({"__wrapped__", "_clear_cache", "dispatch", "registe
 
 
 def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """A function of the project by all that it says; one that a library offers by name and version."""
+    """A function of the project by its whole content; one that a library offers by name and version."""
     module = str(function.__globals__.get("__name__", ""))
     if not is_library(module, walk.rules.home):
         _write_own(walk, function, out)
@@ -85,7 +85,7 @@ def write_builtin(walk: Walk, function: Any, out: list[bytes]) -> None:
         return
     owner = function.__self__
     if owner is None:
-        raise Unkeyable(f"{function.__name__} is written in C, and nothing tells where; name it in `ignore`")
+        raise Unkeyable(f"{function.__name__} is written in C, and its module is not known; name it in `ignore`")
     if not is_a(owner, types.ModuleType):
         walk.fields("method of a value", (function.__name__, owner), out)
     elif is_library(owner.__name__, walk.rules.home):
@@ -95,7 +95,7 @@ def write_builtin(walk: Walk, function: Any, out: list[bytes]) -> None:
 
 
 def write_extension(walk: Walk, value: Any, module: types.ModuleType, out: list[bytes]) -> None:
-    """Something that an extension module of the project offers, told by the module's file."""
+    """Something that an extension module of the project offers, identified by the module's file."""
     digests = extension_digests(module)
     if digests is None:
         raise Unkeyable(
@@ -129,7 +129,7 @@ def _write_own(walk: Walk, function: types.FunctionType, out: list[bytes], text:
 
 
 def _write_compiled(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """What `torch.compile` or `torch.compiler.disable` returned: the function inside, and what was asked for."""
+    """What `torch.compile` or `torch.compiler.disable` returned: the function inside, and the settings."""
     walk.dependencies.is_complete = False
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     settings = compile_settings(cell_value(cells["self"])) if "self" in cells else None
@@ -142,7 +142,7 @@ def _write_compiled(walk: Walk, function: types.FunctionType, out: list[bytes]) 
 
 
 def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes], but: frozenset[str] = frozenset()) -> None:
-    """What a function holds: defaults, closure, attributes but some."""
+    """What a function holds: defaults, closure, and attributes, except those in `but`."""
     write(function.__defaults__, out, walk)
     if function.__kwdefaults__:
         for name in sorted(function.__kwdefaults__):
@@ -158,7 +158,7 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes], but
 
 
 def _copied(function: types.FunctionType, mark: str, names: frozenset[str]) -> frozenset[str]:
-    """Those of the names that `functools.wraps` has copied from a function with a mark; they count with that."""
+    """Those of the names that `functools.wraps` has copied from a function with a mark; they count with it."""
     held = function.__dict__
     if mark not in held:
         return frozenset()
@@ -167,7 +167,7 @@ def _copied(function: types.FunctionType, mark: str, names: frozenset[str]) -> f
 
 
 def _write_documentation(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """Documentation that was assigned; what stands in the text counts with it."""
+    """Documentation that was assigned later; a docstring counts with the text that it stands in."""
     said = function.__doc__
     if said != types.FunctionType(function.__code__, {}, closure=function.__closure__).__doc__:
         walk.named("documentation", "", inspect.cleandoc(said) if isinstance(said, str) else said, out)
@@ -217,7 +217,7 @@ def _write_operator(walk: Walk, module: Any, names: Path, out: list[bytes]) -> t
 
 
 def _write_builtin_name(walk: Walk, function: Any, name: str, out: list[bytes]) -> None:
-    """What is no global: Python's own, unless that was replaced, or code that `exec` ran was given others."""
+    """A name that is not a global: Python's own, unless it was replaced, or `exec` gave the code other builtins."""
     found, held = _BUILTINS.get(name, MISSING), function.__builtins__
     if found is not MISSING and held.get(name, MISSING) is found:
         walk.dependencies.add_place(held, name, found)
@@ -235,7 +235,7 @@ def _write_imports(walk: Walk, function: types.FunctionType, out: list[bytes]) -
 
 
 def _write_annotations(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """Kernel languages read annotations: their values count, and the globals named in those left as text."""
+    """Kernel languages read annotations: their values count, and the globals named in annotations that are text."""
     annotations = annotations_of(function)
     if not walk.rules.annotations or annotations is None:
         return
@@ -246,5 +246,5 @@ def _write_annotations(walk: Walk, function: types.FunctionType, out: list[bytes
             for word in sorted(set(NAME.findall(value)) - walk.rules.ignore):
                 if word in function.__globals__:
                     walk.slot("global", function.__globals__, word, out)
-                else:  # it may be given a meaning later
+                else:  # it may be defined later
                     walk.dependencies.add_place(function.__globals__, word, MISSING)

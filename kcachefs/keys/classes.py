@@ -38,7 +38,7 @@ _NOISE = frozenset(
         "__non_callable_proto_members__",
     }
 )
-# What libraries make of their classes from annotations and members, which count; partly in Rust, and with use.
+# What libraries derive from a class's annotations and members, which count themselves; some in Rust, some with use.
 _DERIVED = {
     "__pydantic_core_schema__": (
         *("__pydantic_core_schema__", "__pydantic_core_config__", "__pydantic_serializer__", "__pydantic_validator__"),
@@ -105,7 +105,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         members.append(("documentation", inspect.cleandoc(doc) if isinstance(doc := cls.__doc__, str) else None))
     if "_abc_impl" in held:
         members.append(("registered", _registered(cls)))
-    if "__attrs_attrs__" in held:  # with these and its flags, which count, attrs has made the methods that it generated
+    if "__attrs_attrs__" in held:  # attrs generated its methods from these and from its flags, which count
         generated = {name for name in names if _is_made_by_attrs(cls, name, held[name])}
         members.append(("generated", sorted(generated - {"__replace__"})))  # which is there since Python 3.13
         names -= generated
@@ -128,7 +128,7 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
         return [("fields", held["_fields"]), ("field defaults", held.get("_field_defaults"))]
     if "__dataclass_fields__" in held:
         fields = [tuple(getattr(field, name) for name in _FIELD) for field in dataclasses.fields(cls)]
-        # What `__post_init__` is given, in this order, and no field.
+        # What `__post_init__` is given, in this order; these are not fields.
         passed = [field.name for field in held["__dataclass_fields__"].values() if _is_passed(field)]
         flags = held["__dataclass_params__"]
         told = [("fields", fields), ("flags", [getattr(flags, name) for name in _DATACLASS_FLAGS])]
@@ -141,7 +141,7 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
             for name in sorted(dir(cls.__struct_config__))
             if name[0] != "_"
         ]
-        # Those that may be given by position, and what each is called outside.
+        # Those that may be given by position, and what each is called when it is encoded.
         names = [("positional", cls.__match_args__), ("encoded names", cls.__struct_encode_fields__)]
         fields = [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__)]
         return [*fields, *names, ("config", config)]
@@ -157,13 +157,15 @@ def _refuse_hidden_metaclass(metaclass: type) -> None:
     for base in metaclass.__mro__[: metaclass.__mro__.index(type)]:
         if "__getattribute__" in vars(base):
             raise Unkeyable(
-                f"a class made by {base.__module__}.{base.__qualname__} cannot be read: that answers for it, and may "
-                "hide anything; give the class a __kcachefs_key__ method, or name the variable in `ignore`"
+                f"a class made by {base.__module__}.{base.__qualname__} cannot be read: this metaclass defines "
+                "`__getattribute__` and may hide anything; give the class a __kcachefs_key__ method, or name the "
+                "variable in `ignore`"
             )
         if not is_visible(base) and f"{base.__module__}.{base.__qualname__}" not in _READABLE_METACLASSES:
             raise Unkeyable(
-                f"a class made by {base.__module__}.{base.__qualname__} cannot be read in full: that keeps state where "
-                "Python cannot see it; give the class a __kcachefs_key__ method, or name the variable in `ignore`"
+                f"a class made by {base.__module__}.{base.__qualname__} cannot be read in full: this metaclass keeps "
+                "state where Python cannot see it; give the class a __kcachefs_key__ method, or name the variable in "
+                "`ignore`"
             )
 
 
@@ -195,7 +197,7 @@ def _named_in(cls: type, annotations: dict[str, Any], ignore: Collection[str]) -
 
 
 def _is_enum_internal(name: str, member: Any) -> bool:
-    """Python keeps an enumeration's tables under such names; methods there are ours."""
+    """Python keeps an enumeration's tables under such names; methods under them are the project's."""
     return name in _ENUM_TABLES and not is_a(member, types.FunctionType | staticmethod | classmethod | property)
 
 
@@ -215,7 +217,7 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
         return True
     outer = ask(member, "__func__", member)
     function = _without_guard(outer)
-    # Whatever Python generates has a private name; what is assigned under a public one was meant.
+    # Whatever Python generates has a private name; what has a public one was written by somebody.
     if type(function) is not types.FunctionType or not name.startswith("_"):
         return False
     module = str(function.__globals__.get("__name__", ""))
@@ -234,7 +236,7 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
 
 
 def _is_as_made_anew(cls: Any, name: str, function: types.FunctionType) -> bool:
-    """Whether Python would make this method of the class's fields; its name does not tell where a class was renamed."""
+    """Whether Python would generate this method from the class's fields; of a renamed class, the name cannot tell."""
     try:
         made = _named_tuple_anew(cls) if issubclass(cls, tuple) else _dataclass_anew(cls)
         other = _without_guard(ask(vars(made).get(name), "__func__", vars(made).get(name)))
@@ -257,7 +259,7 @@ def _values_in(function: types.FunctionType, cls: type) -> list[Any]:
 
 
 def _are_same(ours: list[Any], others: list[Any], cls: type) -> bool:
-    """Whether both have the same objects, or plain equal ones; where one has the class, so has the other."""
+    """Whether both have the same objects, or equal plain ones; a class of these fields stands for the one made anew."""
     fields = vars(cls).get("__dataclass_fields__")
     return len(ours) == len(others) and all(
         our is other
@@ -290,22 +292,22 @@ def _dataclass_anew(cls: Any) -> type:
 
 
 def _inherited_by_enum(cls: type, name: str) -> Any:
-    """What Python copies from the enumeration that a class is derived from, where another base would come first."""
+    """What Python copies into an enumeration from the one it is derived from, where another base would come first."""
     return next((ask(base, name) for base in cls.__mro__[1:] if issubclass(base, enum.Enum)), None)
 
 
 def _is_made_by_attrs(cls: type, name: str, member: Any) -> bool:
-    """Whether attrs has made a method for this class, of what is counted; one that another class lent was meant."""
+    """Whether attrs generated a method for this class from what counts; a method of another class was put there."""
     if type(member) is not types.FunctionType:
         return False
     if name == "__replace__" and member.__globals__.get("__name__") == "attr._make":
         return True
     if member.__name__ != name or _ATTRS_FILE.match(member.__code__.co_filename) is None:
         return False
-    if name == "__repr__" and "__qualname__" not in member.__code__.co_names:  # prints a namespace that only it has
+    if name == "__repr__" and "__qualname__" not in member.__code__.co_names:  # a namespace is only in it
         return False
     own, made_of = {id(field) for field in vars(cls)["__attrs_attrs__"]}, member.__globals__.get("attr_dict")
-    if made_of and is_a(made_of, dict):  # tells also where the class was renamed, or the other has the same name
+    if made_of and is_a(made_of, dict):  # right even if the class was renamed, or another has its name
         return all(id(field) in own for field in made_of.values())
     return member.__qualname__ == f"{cls.__qualname__}.{name}"
 
@@ -315,7 +317,7 @@ _ATTRS_FILE = re.compile("<attrs generated (?:methods|init|eq|hash|repr) ")
 
 
 def _without_guard(function: Any) -> Any:
-    """A dataclass's `__repr__` without what keeps it from printing itself for ever; any other wrapper was meant."""
+    """A dataclass's `__repr__` without its guard against endless recursion; other wrappers are somebody's own."""
     if type(function) is not types.FunctionType or function.__code__.co_qualname not in _GUARDS:
         return function
     if str(function.__globals__.get("__name__", "")) not in ("dataclasses", "reprlib"):

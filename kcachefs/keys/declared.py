@@ -6,8 +6,8 @@ its author says so:
     @cached(depends=[env("CUDA_ARCH_LIST"), file("kernels/table.csv"), version("triton")])
     def build(source): ...
 
-Whoever makes keys of calls adds `hash_depends(depends)` to them, anew for each call. A declared dependency is also a
-value like any other: `hash_value(env("X"))` is a key of what the variable holds now.
+Code that makes keys of calls adds `hash_depends(depends)` to each, computed anew for every call. A declared dependency
+is also a value like any other: `hash_value(env("X"))` is a key of what the variable holds now.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def env(name: str) -> Env:
     False
     """
     if not isinstance(name, str) or not name or "=" in name:
-        raise UsageError(f"{name!r} names no environment variable")
+        raise UsageError(f"{name!r} cannot be the name of an environment variable")
     return Env(name)
 
 
@@ -82,7 +82,7 @@ def file(path: str | os.PathLike[str]) -> File:
 def version(distribution: str) -> Version:
     """Declares that a result depends on the version of an installed distribution, as `pip` names it."""
     if not isinstance(distribution, str) or not distribution:
-        raise UsageError(f"{distribution!r} names no distribution")
+        raise UsageError(f"{distribution!r} cannot be the name of a distribution")
     return Version(distribution)
 
 

@@ -23,7 +23,7 @@ _LENGTH_LIMIT = 64
 
 
 class _Function(NamedTuple):
-    """A function's own parts. What the mappings hold was added by name, so their lengths tell the rest."""
+    """A function's own parts. What the mappings hold was added by name, so only their lengths are compared."""
 
     function: types.FunctionType
     code: types.CodeType
@@ -42,9 +42,9 @@ class _Function(NamedTuple):
 class Dependencies:
     """The places that a key was read from, each with what was found there.
 
-    An object that cannot change in place is compared by identity, a container item by item, and an object that speaks
-    for itself by what it says. With the first object that is none of these, `is_complete` turns false, and the key has
-    to be made anew each time.
+    An object that cannot change in place is compared by identity, a container item by item, and an object with a
+    `__kcachefs_key__` by what that returns. The first object of any other kind turns `is_complete` false, and the key
+    has to be made anew each time.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Dependencies:
         self._cells: list[tuple[types.CellType, Any]] = []
         self._functions: list[_Function] = []
         self._own: tuple[Any, ...] | None = None
-        # Numbers of the function's own cells that hold itself.
+        # The indexes of those cells of the function that hold the function itself.
         self._own_cells: tuple[int, ...] = ()
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._said: list[tuple[Any, Any]] = []
@@ -91,7 +91,7 @@ class Dependencies:
         return True
 
     def let_go(self, function: Any) -> None:
-        """No longer refer to the function that the key is of, which is handed to `hold`: so nothing here keeps it."""
+        """Drop the references to the function that the key is of, so as not to keep it alive; `hold` is given it."""
         self._slots = {
             place: (mapping, name, _ITSELF if value is function else value)
             for place, (mapping, name, value) in self._slots.items()
@@ -177,7 +177,7 @@ class Dependencies:
         return annotations_of(function) is annotations and len(annotations or ()) == annotation_count
 
     def _is_frozen(self, value: Any) -> bool:
-        """Whether a value cannot change in place, or would be noticed to."""
+        """Whether a value cannot change in place, or a change would be noticed."""
         kind = type(value)
         if kind in _SCALARS or value is MISSING:
             return True
@@ -247,7 +247,7 @@ def _speak(value: Any) -> Any:
     method = protocol_of(type(value))
     try:
         return None if method is None else method(value)
-    except Exception:  # as something that it never says twice: making the key anew tells what is wrong
+    except Exception:  # something that it never says twice, so that the key is made anew, which reports the error
         return object()
 
 

@@ -50,7 +50,7 @@ class DeviceClass:
             return cls.any_cuda()
         match = _SM.fullmatch(text)
         if match is None:
-            raise UsageError(f"{text!r} names no device class; write cpu, cuda, sm_90a or 9.0")
+            raise UsageError(f"{text!r} is not a device class; write cpu, cuda, sm_90a or 9.0")
         return cls.cuda(int(match[1]), int(match[2]), match[3])
 
     @property

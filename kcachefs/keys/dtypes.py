@@ -56,7 +56,7 @@ _PREFIXES = ("torch.", "tl.", "triton.language.", "numpy.", "np.", "jnp.", "jax.
 
 
 def dtype_name(dtype: Any) -> str:
-    """The one name of an element type; raises UsageError for what is none.
+    """The one name of an element type; raises UsageError for anything else.
 
     >>> dtype_name("torch.float16"), dtype_name("fp16"), dtype_name("half"), dtype_name("int8")
     ('float16', 'float16', 'float16', 'int8')
@@ -71,7 +71,7 @@ def dtype_name(dtype: Any) -> str:
         return _ALIASES.get(str(dtype), str(dtype))
     if _is_instance(ask(dtype, "dtype"), "numpy", "dtype"):  # such as jax.numpy.float32
         return _name_of_numpy(dtype.dtype)
-    raise UsageError(f"{dtype!r} is no element type; write it like 'float16', or pass one of torch, numpy or Triton")
+    raise UsageError(f"{dtype!r} is not an element type; write it like 'float16' or pass torch's, numpy's or Triton's")
 
 
 def _name_of_text(text: str) -> str:
@@ -85,7 +85,7 @@ def _name_of_text(text: str) -> str:
         return name
     if name in _AMBIGUOUS:
         raise UsageError(f"{text!r} is not the same element type in every library; give its width, as in 'float32'")
-    raise UsageError(f"{text!r} is no element type; write it like 'float16', 'bfloat16', 'int32' or 'float8_e4m3fn'")
+    raise UsageError(f"{text!r} is not an element type; write one like 'float16', 'int32' or 'float8_e4m3fn'")
 
 
 def _name_of_numpy(dtype: Any) -> str:
@@ -98,7 +98,7 @@ def _name_of_numpy(dtype: Any) -> str:
 
 
 def _metadata(dtype: Any) -> list[Any]:
-    """What was written on an element type, and on those of its fields, which its name does not show."""
+    """The metadata of an element type and of the types of its fields, which its name does not show."""
     if dtype.subdtype is not None:
         return _metadata(dtype.base)
     told = sorted(dtype.metadata.items()) if dtype.metadata else []

@@ -139,7 +139,7 @@ def _int(value: int, out: list[bytes]) -> None:
 
 
 def _float(value: float, out: list[bytes]) -> None:
-    # One NaN: payload bits are an accident of the machine. But 0.0 and -0.0 differ, for compiled code does.
+    # One NaN: payload bits are an accident of the machine. But 0.0 and -0.0 differ, as they do to compiled code.
     out.append(b"f" + (_QUIET_NAN if math.isnan(value) else _DOUBLE.pack(value)))
 
 

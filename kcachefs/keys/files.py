@@ -33,7 +33,7 @@ def remembered_digest(path: str) -> bytes | None:
     """The digest of a file, read again only if the file has changed; None where there is none."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe would wait for a writer, a device may never end
-            raise Unkeyable(f"{path} is neither a file nor a folder; pass what it gives")
+            raise Unkeyable(f"{path} is neither a file nor a folder; pass its content")
         with open(path, "rb") as file:
             facts = os.fstat(file.fileno())
             identity = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)

@@ -18,12 +18,12 @@ from kcachefs.keys.libraries import is_library, module_of, top_of
 from kcachefs.keys.walk import Rules, Walk
 
 # Keys that were made already; each goes with its function. The table is small all the same: what a function closes over
-# may refer to it in turn, and then both stay until so many others have come.
+# may refer to it in turn, and then both stay until this many others have come.
 _MEMO_LIMIT = 1024
 _memo = BoundedDict[tuple[int, frozenset[str], bool], tuple[weakref.ref[Any], Dependencies, str]](_MEMO_LIMIT)
 _NOTHING: frozenset[str] = frozenset()
 _NOT_GIVEN: tuple[()] = ()
-# Where wrappers keep what they wrap, and where functions do that a library's decorator returns.
+# The attributes in which wrappers, and functions that a library's decorator returned, keep what they wrap.
 _INNER = ("func", "fn", "__func__", "py_func")
 _WRAPPED = ("_torchdynamo_orig_callable", "__wrapped__")
 
@@ -32,12 +32,12 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     """The key of a function: everything in it that can change what it does or compiles to.
 
     That is its name and source; its defaults, annotations, attributes and closure; the globals it uses, and the
-    functions and classes among them with all of theirs; partials, bound and wrapped functions to any depth; what the
-    wrappers of Triton, numba and torch were asked for. What it imports as it runs counts too. Libraries count by name
+    functions and classes among them with all of theirs; partials, bound and wrapped functions to any depth; the
+    settings of Triton's, numba's and torch's wrappers. What it imports as it runs counts too. Libraries count by name
     and version. What cannot be read in full raises `Unkeyable` with the path to it.
 
     `ignore` names globals, closure variables, attributes of functions and imported modules that do not matter. With
-    `annotations=False` the values of annotations do not count; as far as they are written in the source, their text
+    `annotations=False` the values of annotations do not count; the text of those that are written in the source still
     does.
 
     >>> def scale(x, by=2): return x * by
@@ -58,7 +58,7 @@ def hash_function(function: Callable[..., Any], *, ignore: Collection[str] = (),
     key = _walked(walk, "function", function).hex()
     if walk.dependencies.is_complete and _is_function(function):
         walk.dependencies.let_go(function)
-        # As in by_identity.py, the callback is no function of ours: it may run when the interpreter ends.
+        # As in by_identity.py, the callback is not a function of ours: it may run when the interpreter ends.
         forget = functools.partial(_memo.pop, number)
         _memo[number] = (weakref.ref(function, forget), walk.dependencies, key)
     return key
@@ -88,7 +88,7 @@ _TOO_DEEP = "the value is nested too deeply, or a container contains itself; pas
 def _walk_from(function: Any, ignore: frozenset[str], annotations: bool) -> Walk:
     try:
         if not _is_function_like(function):
-            raise Unkeyable(f"{function!r} is no function; use hash_value for other values")
+            raise Unkeyable(f"{function!r} is not a function; use hash_value for other values")
         name = ask(function, "__qualname__", type(function).__qualname__)
         return Walk(kinds, Rules(_home(function), ignore, annotations), path=(f"function {name!r}",))
     except RecursionError:
@@ -119,9 +119,9 @@ def _is_function(function: Any) -> bool:
 
 
 def _home(function: Any) -> str:
-    """The top package of the function: an installed kernel library is followed when it is the one asked about.
+    """The top package of the function: an installed kernel library is followed if the function asked about is its own.
 
-    A library whose decorator the function went through is not: `torch.no_grad()` says nothing of its own.
+    A library that only decorated the function is not followed: `torch.no_grad()` says nothing of its own.
     """
     module = ""
     for _ in range(1000):

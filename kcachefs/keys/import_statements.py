@@ -28,7 +28,7 @@ _OF_ARGUMENTS = _OF_ATTRIBUTES | {
 class Statement(NamedTuple):
     """One import: the module's name with a dot for each level, and which names may be modules inside it."""
 
-    # None for a call whose argument is no constant.
+    # None for a call whose argument is not a constant.
     name: str | None
     taken: tuple[str, ...]
     # `import a.b` gives `a`, so that names may be taken from any package on the way; `from a.b import c` does not.

@@ -35,7 +35,7 @@ class _Module(NamedTuple):
 
 
 def imported(function: FunctionType, home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """Each module that `function` imports, by name: plain data that tells it, with its kind first.
+    """Each module that `function` imports, by name: plain data that identifies it, with its kind first.
 
     `home` is a package that is followed though it may be installed; modules in `ignore` are left out.
     """
@@ -169,7 +169,7 @@ def _statements_of_file(module: _Module, content: bytes) -> tuple[Statement, ...
 def _locate(name: str, folders: list[str] | None) -> _Module | None:
     """The module of that name, as it is loaded or as `import` would find it in the `folders` of its package."""
     loaded = sys.modules.get(name)
-    # What an extension module makes inside itself is told with it, and could not be found before it is loaded.
+    # Modules that an extension module makes inside itself count with it, and could not be found before it is loaded.
     if folders == [] and place_of(loaded).file is None:
         return None
     if loaded is not None:
@@ -179,7 +179,7 @@ def _locate(name: str, folders: list[str] | None) -> _Module | None:
         specs = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         spec = next((spec for spec in specs if spec is not None), None)
     except KeyError:
-        # Python makes the path of a namespace package of its parent's, which is not imported.
+        # Python derives the path of a namespace package from its parent's, and the parent is not imported.
         spec = ModuleSpec(name, None, is_package=True)
         within = [os.path.join(folder, name.rpartition(".")[2]) for folder in folders or ()]
         spec.submodule_search_locations = [folder for folder in within if os.path.isdir(folder)]

@@ -3,8 +3,8 @@
 This over-reads on purpose: every directive counts, whether or not the preprocessor would reach it, and every file that
 it can mean, whichever the compiler would take, so that no header that matters is left out. A directive that names a
 macro is followed through every definition of it; one whose definition cannot be read is refused. Files are numbered in
-the order they are found, so that it does not count where they lie; and for each directive it counts which files it
-leads to, so that a header that appears earlier on the search path gives another key.
+the order they are found, so that where they lie does not count. Which files each directive leads to does count, so that
+a header that appears earlier on the search path gives another key.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from blake3 import blake3
 from kcachefs.errors import Unkeyable
 
 _CONTINUED = re.compile(rb"\\\r?\n")
-# A comment is as good as a blank, and may run over lines. It ends at its first end, whatever would match after another.
+# A comment is as good as a blank, and may run over lines. It ends at the first `*/`, even if only a later one matches.
 _BLANKS = rb"(?>[ \t\r\f\v]|/\*.*?\*/)*+"
 _QUOTED = re.compile(_BLANKS + rb"(?:\"([^\"\n]*)\"|<([^>\n]*)>)", re.DOTALL)
 _NAME = re.compile(_BLANKS + rb"([A-Za-z_]\w*)" + _BLANKS + rb"(?=//|\n|\)|$)", re.DOTALL)
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 _WORDS = (b"include", b"import", b"embed")
-# The word is looked at and not consumed: what is taken for a comment may be none, and hide the next directive.
+# The word is not consumed: what is taken for a comment may not be one, and may hide the next directive.
 _DIRECTIVE = re.compile(rb"(?:#|%:|\?\?=)(?=" + _BLANKS + rb"(?:include|include_next|import|embed)\b())", re.DOTALL)
 _PROBE = re.compile(rb"__has_(?:include|include_next|embed)" + _BLANKS + rb"\(", re.DOTALL)
 _DEFINITION = re.compile(
     rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLANKS + rb"([A-Za-z_]\w*)(?![\w(])([^\n]*)", re.DOTALL
 )
 _DEFINES = re.compile(_BLANKS + rb"(?:#|%:|\?\?=)" + _BLANKS + rb"define" + _BLANKS, re.DOTALL)
-# A line that defines a macro or asks a question, which is where another macro may be given the job of `__has_include`.
+# A `#define` or a condition: here another macro may be given the job of `__has_include`.
 _HANDED_ON = re.compile(rb"(?:#|%:|\?\?=)" + _BLANKS + rb"(define|if|elif)\b([^\n]*)", re.DOTALL)
 _ASKED_FOR = re.compile(rb"\bdefined\s*\(?\s*__has_\w+")
 _PROBES = (b"__has_include", b"__has_include_next", b"__has_embed")
@@ -47,10 +47,10 @@ _BARE_PROBE = re.compile(
     rb"|##\s*(?:\w*has_)?(?:include|include_next|embed)\b"
 )
 _DEFINED = re.compile(rb"\s*[A-Za-z_]\w*(?:\([^)\n]*\))?")
-# What no question of the preprocessor can hold, not even by a macro: so the macro is for code.
+# What no preprocessor condition can hold, not even through a macro: a macro that has it is for code.
 _OF_CODE = re.compile(rb"[;{}]")
 _NO_CODE = re.compile(rb"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'|//[^\n]*|/\*.*?\*/", re.DOTALL)
-# What makes a compiled program hold the paths of its files; and what tells the path of the file that calls.
+# What gives the path of the calling file; and all that can put the paths of files into a compiled program.
 _OF_CALLER = re.compile(rb"source_location|__builtin_FILE|__builtin_source")
 _OWN_PATH = re.compile(rb"__FILE|__BASE_FILE__|__INCLUDE|\bassert\b|source_location|__builtin_FILE|__builtin_source")
 
@@ -62,7 +62,7 @@ def include_closure(
     pre_includes: Sequence[str] = (),
     macros: Mapping[str, str] | None = None,
 ) -> list[Any]:
-    """Plain data that tells everything `source` may include from `folders`, or from `headers` by name.
+    """Plain data that identifies everything `source` may include from `folders`, or from `headers` by name.
 
     `pre_includes` are included before its first line; they are looked for in the current directory too. `macros` are
     those that the compiler's options define. Raises `Unkeyable` for a directive that cannot be followed.
@@ -84,7 +84,7 @@ def read_includes(
     pre_includes: Sequence[str] = (),
     macros: Callable[[], Mapping[str, str]] = dict,
 ) -> Includes:
-    """As `include_closure`, with all that is known; `macros` is asked only where there may be an include."""
+    """`include_closure` with all that is found out; `macros` is called only if there may be an include."""
     text = as_bytes(source)
     if not headers and not pre_includes and not _may_include(text):
         return Includes([], False)
@@ -121,10 +121,10 @@ class _Text(NamedTuple):
     # The macros, or whatever else, that stand where a name should.
     macros: frozenset[bytes]
     definitions: tuple[tuple[bytes, bytes], ...]
-    # Whether the compiled program may hold the path of this text; and that of others that use what it defines.
+    # Whether the compiled program may hold this text's path; and the paths of other texts that use what it defines.
     tells_paths: bool
     lends_paths: bool
-    # Where a macro takes the place of `__has_include`: the files that are asked for are not there.
+    # A line in which a macro takes the place of `__has_include`: which files it asks for cannot be known.
     bare_probe: bytes
 
 
@@ -239,8 +239,8 @@ def _unreadable(where: str, macro: bytes) -> Unkeyable:
 
 def _handed_on(where: str, line: bytes) -> Unkeyable:
     return Unkeyable(
-        f"{where or 'the source'} hands __has_include on to a macro in {line.decode('utf-8', 'replace')!r}, so that "
-        "what it asks for cannot be told; write __has_include with a name in quotes wherever it asks"
+        f"{where or 'the source'} hands __has_include on to a macro in {line.decode('utf-8', 'replace')!r}, so "
+        "nobody can know which files it asks for; write __has_include with a name in quotes wherever it asks"
     )
 
 
@@ -299,7 +299,7 @@ def _bare_probe(text: bytes) -> bytes:
 
 
 def _is_told(text: bytes) -> bool:
-    """Whether a text says anything that a macro may hand on to others."""
+    """Whether a text holds a probe or a path of its own, which a macro may hand on to other texts."""
     return b"__has_" in text or _OWN_PATH.search(text) is not None
 
 

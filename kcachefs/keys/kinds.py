@@ -1,4 +1,4 @@
-"""How each kind of value is encoded: which of the writers and readers is the one for it."""
+"""How each kind of value is encoded, and by which writer or reader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WRITERS: dict[type, _Writer] = {
 
 
 def write_inline(walk: Walk, value: Any, out: list[bytes]) -> bool:
-    """Encode what is no node: members of enumerations, types of `typing`, what a reader turns into plain data."""
+    """Encode what is not a node: members of enumerations, types of `typing`, what a reader turns into plain data."""
     cls = type(value)
     if protocol_of(cls) is not None:
         return False
@@ -79,7 +79,7 @@ def _said(speak: Callable[[Any], Any], node: Any) -> Any:
     except PASSED_ON:
         raise
     except Exception as error:
-        raise unreadable(node, error, f"mend its {NAME} method") from error
+        raise unreadable(node, error, f"fix its {NAME} method") from error
 
 
 def _read(reader: Reader, value: Any) -> Any:
@@ -87,7 +87,7 @@ def _read(reader: Reader, value: Any) -> Any:
         return reader.read(value)
     except PASSED_ON:
         raise
-    except Exception as error:  # a subclass answers for what is read
+    except Exception as error:  # a subclass may override what is read
         raise unreadable(value, error) from error
 
 
@@ -124,7 +124,7 @@ def _write_object(walk: Walk, value: Any, out: list[bytes]) -> None:
         walk.fields("object", (cls,), out)
     else:
         is_noise = known.reader.attributes == "noise" and is_library_class(cls, walk.rules.home)
-        # What a reader returns does not depend on the library's version; so its class counts only where it is another.
+        # What a reader returns does not depend on the library's version; so its class counts only if it is a subclass.
         told = None if cls is known.base else cls
         walk.fields(known.reader.label, (told, _read(known.reader, value)), out)
         is_noise = is_noise or known.reader.attributes == "read"
@@ -190,7 +190,7 @@ def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
 
 
 def _is_derived(cls: type, name: str) -> bool:
-    """Whether an attribute is what a cached property has found, which is there only after its first use."""
+    """Whether an attribute is the result of a cached property, which is there only after its first use."""
     if not is_a(name, str):
         return False
     if is_a(inspect.getattr_static(cls, name, None), functools.cached_property):

@@ -57,12 +57,12 @@ def is_library(module_name: str, home: str = "") -> bool:
     return is_library(module_name.rpartition(".")[0])
 
 
-# What the program of a process is called there, and in the processes that multiprocessing starts.
+# What the main program's module is called in its own process, and in those that multiprocessing starts.
 _SCRIPTS = frozenset({"__main__", "__mp_main__"})
 
 
 def imported_name(module_name: str) -> str:
-    """The name under which others import a module: the program itself has one like any other."""
+    """The name under which others import a module: the main program has one too."""
     if module_name not in _SCRIPTS:
         return module_name
     place = place_of(sys.modules.get(module_name))
@@ -119,7 +119,7 @@ def library_name(value: Any, home: str = "") -> tuple[str, str] | None:
 
 
 def _offered(module_name: str, name: str) -> Any:
-    # Through dictionaries alone: asking a lazy module for a name would have it import things.
+    # Through dictionaries alone: asking a lazy module for a name would make it import things.
     found: Any = sys.modules.get(module_name)
     for part in name.split("."):
         found = dictionary_of(found).get(part)
@@ -147,7 +147,7 @@ def version_of(module_name: str) -> str:
     top = top_of(module_name)
     stated = []
     while module_name:
-        # Not through `getattr`, which would have a lazy module import what it has not.
+        # Not through `getattr`, which would make a lazy module import what it has not loaded yet.
         stated.append(dictionary_of(sys.modules.get(module_name)).get("__version__", ""))
         module_name = module_name.rpartition(".")[0]
     found = [str(version) for version in stated if is_a(version, str) and version]  # torch's is a subclass of str

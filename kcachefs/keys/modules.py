@@ -25,7 +25,7 @@ def write_module(walk: Walk, module: types.ModuleType, out: list[bytes]) -> None
 
 
 def write_attribute(walk: Walk, module: types.ModuleType, attributes: Path, out: list[bytes]) -> None:
-    """`module.a.b`: of the project, the value; of a library, the name and the version say it all."""
+    """`module.a.b`: by its value in the project; by name and version in a library."""
     inner, rest = module, attributes
     while rest and is_a(found := vars(inner).get(rest[0]), types.ModuleType):
         walk.dependencies.add_place(vars(inner), rest[0], found)

@@ -34,8 +34,8 @@ def encode_options(
 ) -> list[bytes]:
     """Options as they count in a key.
 
-    An include path among `folders` counts by its place there, for what is in it counts by itself; unless the compiled
-    program would hold the path, as debug information does, or as `tells_paths` says.
+    An include path among `folders` counts by its place there only, because what is in it counts by itself. The path
+    counts if the compiled program would hold it: with debug information, or if `tells_paths` is true.
     """
     words = [word.strip() for word in _words(options)]  # NVRTC drops the blanks around a word
     if folders and not tells_paths and DEBUG.isdisjoint(words):
@@ -59,7 +59,7 @@ def defined_macros(options: Sequence[str | bytes]) -> dict[str, str]:
 
 
 def option_values(options: Sequence[str], names: Sequence[str]) -> Iterator[str]:
-    """What options of these names are given: `--name=value`, `--name value` in two words, or `-Ivalue`."""
+    """The values of options of these names: `--name=value`, `--name value` in two words, or `-Ivalue`."""
     for _, _, value in _valued(options, names):
         yield value
 
@@ -84,7 +84,7 @@ def _words(options: Sequence[str | bytes]) -> list[str]:
         raise UsageError(f"options is {options!r}; pass a list with one item for each option")
     for option in options:
         if not isinstance(option, str | bytes):
-            raise UsageError(f"{option!r} is no option; pass each option as text")
+            raise UsageError(f"{option!r} is not an option; pass each option as text")
     return [option.decode() if isinstance(option, bytes) else option for option in options]
 
 
@@ -101,7 +101,7 @@ def _placed(words: list[str], folders: list[str]) -> list[str]:
 
 
 def _groups(words: list[str]) -> list[list[str]]:
-    """Each option with the words after it that are no options of their own: `-D N=4` is one thing."""
+    """Each option with the words after it that are not options of their own: `-D N=4` is one thing."""
     groups: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not groups:

@@ -36,8 +36,8 @@ def program_key(
     Options count in their order unless `option_order="normalised"`: then those that are known to act by themselves may
     change places, while repetitions of one option keep their order, and so does everything else. The contents of
     `headers`, and of all that the code or one of `pre_includes` can include from `include_paths`, are part of the key.
-    Where the include paths lie is not, unless the compiled program would tell. The order of name expressions does not
-    count; that of extra sources does, for linking depends on it.
+    The include paths themselves are not, unless the compiled program would hold them. The order of name expressions
+    does not count; that of extra sources does, because linking depends on it.
 
     >>> with_n = dict(target="cubin", arch="sm_90", compiler_version="13.4")
     >>> one = program_key("__global__ void k() {}", ["-lineinfo", "--std=c++17"], **with_n)
@@ -46,7 +46,10 @@ def program_key(
     False
     """
     if not compiler_version:
-        raise UsageError("a program's key needs its compiler's version, for another may compile it otherwise; pass it")
+        raise UsageError(
+            "a program's key needs its compiler's version, because another version may compile it differently; "
+            "pass compiler_version"
+        )
     if option_order not in ("preserved", "normalised"):
         raise UsageError(f"option_order is {option_order!r}; pass 'preserved' or 'normalised'")
     lists = {"name_expressions": name_expressions, "include_paths": include_paths, "pre_includes": pre_includes}

@@ -17,7 +17,7 @@ from kcachefs.keys.functions import hash_value
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor without its data. Strides count in elements and default to those of a row-major tensor.
+    """A tensor without its data. Strides are in elements and default to those of a row-major tensor.
 
     A dimension is a size, a `Dim` or a symbol's name. `jagged_dim` is the index of a dimension whose size differs from
     one item to the next, which therefore has a name and no size.
@@ -50,7 +50,7 @@ class TensorSpec:
                 )
             object.__setattr__(self, "jagged_dim", self.jagged_dim % len(shape))
             if isinstance(shape[self.jagged_dim], int):
-                raise UsageError(f"dimension {self.jagged_dim} is jagged and has no one size; give it a name instead")
+                raise UsageError(f"dimension {self.jagged_dim} is jagged, so it has no single size; give it a name")
 
 
 def hash_tensor_signature(*tensors: Any, constexprs: Mapping[str, Any] | None = None) -> str:
@@ -65,7 +65,7 @@ def hash_tensor_signature(*tensors: Any, constexprs: Mapping[str, Any] | None = 
     said = [_signature(tensor if is_a(tensor, TensorSpec) else _spec_of(tensor)) for tensor in tensors]
     for name in constexprs or {}:
         if not isinstance(name, str):
-            raise UsageError(f"{name!r} names no constant; pass the parameter's name as text")
+            raise UsageError(f"{name!r} is not the name of a constant; pass the parameter's name as text")
     constants = sorted((name, hash_value(value)) for name, value in (constexprs or {}).items())
     return digest("tensors", encode((said, constants))).hex()
 
@@ -94,7 +94,7 @@ def _spec(tensor: Any) -> TensorSpec:
         sizes, dtype = tuple(tensor.shape), tensor.dtype
     except (AttributeError, TypeError, LookupError):
         kind = type(tensor).__qualname__
-        raise Unkeyable(f"a {kind} is no tensor; pass one of torch or numpy, or a TensorSpec") from None
+        raise Unkeyable(f"a {kind} is not a tensor; pass one of torch or numpy, or a TensorSpec") from None
     layout = _layout(tensor)
     shape = tuple(_size(size) for size in sizes)
     if callable(getattr(tensor, "stride", None)):
@@ -102,14 +102,14 @@ def _spec(tensor: Any) -> TensorSpec:
     steps = getattr(tensor, "strides", None)
     if steps is None:
         return TensorSpec(shape, dtype, layout=layout)
-    # numpy counts strides in bytes. One that is no multiple of the element size belongs to a view into records.
+    # numpy counts strides in bytes. One that is not a multiple of the element size belongs to a view into records.
     if any(step % tensor.itemsize for step in steps):
         return TensorSpec(shape, dtype, layout=f"strides of {tuple(steps)} bytes")
     return TensorSpec(shape, dtype, tuple(int(step) // tensor.itemsize for step in steps))
 
 
 def _layout(tensor: Any) -> str | None:
-    """What of a tensor a kernel has to know besides its strides; None for a plain strided one."""
+    """What a kernel has to know of a tensor besides its strides; None for a plain strided one."""
     layout = str(getattr(tensor, "layout", "torch.strided"))
     told = [] if layout == "torch.strided" else [layout]
     # The memory of such a tensor holds the conjugate, or the negative, of what it stands for.
@@ -120,7 +120,7 @@ def _layout(tensor: Any) -> str | None:
 def _jagged(tensor: Any) -> TensorSpec:
     index = getattr(tensor, "_ragged_idx", None)
     if index is None:
-        raise Unkeyable("a nested tensor of strided layout has no one shape; pass one of jagged layout or a TensorSpec")
+        raise Unkeyable("a strided nested tensor has no single shape; pass one of jagged layout or a TensorSpec")
     shape = tuple(Dim("jagged") if at == index else _size(size) for at, size in enumerate(tensor.shape))
     return TensorSpec(shape, tensor.dtype, layout=_layout(tensor), jagged_dim=index)
 

@@ -4,7 +4,7 @@ Whatever can refer to something else becomes a numbered node. A value mentions a
 encoded one after another in the order of their first mention. So depth costs no stack, a cycle ends at a number, and
 numbers are the same in every process because the order of mention is: names are sorted, cells come in order.
 
-How each kind of value is encoded is told by `kinds`; this file only knows how to go on from one to the next. Whatever
+`kinds` knows how each kind of value is encoded; this file only knows how to go on from one to the next. Whatever
 cannot be read raises `Unkeyable` with the path that led to it. No `id()`, and no `repr` with an address, is ever
 encoded.
 """
@@ -39,7 +39,7 @@ class Kinds(Protocol):
     """How the kinds of values are encoded."""
 
     def write_inline(self, walk: Walk, value: Any, out: list[bytes]) -> bool:
-        """Encode a value that is no node; false, and nothing written, where it is one."""
+        """Encode a value that is not a node; false, and nothing written, if it is one."""
 
     def write_node(self, walk: Walk, node: Any, out: list[bytes]) -> None:
         """Encode a node."""
@@ -102,7 +102,7 @@ class Walk:
         if id(value) in self._numbers:
             return _number(self._numbers[id(value)])
         inner = {**self._outer, **{key: b"%d:%d" % (len(self._outer), n) for key, n in self._numbers.items()}}
-        # What the member was read from, the whole was read from.
+        # What the member was read from counts for the whole.
         walk = Walk(self._kinds, self.rules, self._path, inner, self.dependencies, self._held)
         return tagged(b"D", walk.digest("member", value))
 
@@ -121,7 +121,7 @@ class Walk:
     def named(self, label: str, name: str, value: Any, out: list[bytes]) -> None:
         """A value under a name, which is one step of the path to whatever cannot be read in it."""
         if not isinstance(name, str):
-            raise Unkeyable(f"{name!r} is the name of something and no text; name it with a str, or use `ignore`")
+            raise Unkeyable(f"{name!r} is used as a name and is not text; name it with a str, or use `ignore`")
         out.append(tagged(b"L", f"{label}\0{name}".encode("utf-8", "surrogatepass")))
         if value is MISSING:
             out.append(b"U")
@@ -137,7 +137,7 @@ class Walk:
         self.named(label, name, value, out)
 
     def part(self, name: str, value: Any, out: list[bytes]) -> None:
-        """A part of a node that was written by its content: says so if it is a part of one before, too."""
+        """A part of a node, already written by its content: notes if it is the same object as an earlier part."""
         if id(value) in self._numbers or id(value) in self._outer:  # it is a node, and its number tells
             return
         first = self._held.setdefault(id(value), number := len(self._held))

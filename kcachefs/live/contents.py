@@ -14,7 +14,7 @@ from kcachefs.insight.explaining import Explainer
 from kcachefs.insight.sketches import GraphSketch, HelperSketch
 
 _REST_FACTOR = 20.0
-"""Listing all entries takes at most this share of the time: 1 of so many seconds."""
+"""Listing all entries takes at most one part in this many of the time."""
 _REST_MIN = 3.0
 _NAMED_AT_ONCE = 2_000
 """Kernels whose names are read in one look; the next gets further."""
@@ -46,7 +46,7 @@ class Contents:
         self._asked, self._took, self._known = 0.0, 0.0, object()
         self._grouped: Grouped | None = None
         self._tried: set[str] = set()
-        """Kernels that were asked for their name."""
+        """Kernels whose names were read, or could not be."""
 
     def entries(self) -> list[MadeEntry]:
         """All of them, as of the last change, or as of shortly before it where there are very many."""

@@ -6,7 +6,7 @@ from kcachefs.core.report import FleetNumbers, StoreNumbers
 from kcachefs.live.view import Concern, Headline
 
 NEAR_FULL = 0.95
-"""The part of its quota from which a store is full; newer daemons say themselves whether there is room."""
+"""The share of its quota at which a store counts as full; newer daemons say themselves whether there is room."""
 
 
 def is_full(store: StoreNumbers) -> bool:

@@ -16,7 +16,7 @@ _ANSWER_SECONDS = 1.0
 
 def list_mounts() -> list[MountRow]:
     """This user's own mounts first, the dead ones too; then those of others, which are listed and not touched:
-    a mount whose daemon hangs would keep whoever looks into it."""
+    looking into a mount whose daemon hangs would never end."""
     own = [*registry.all_mounts(), *registry.dead_mounts()]
     rows = [_own(state) for state in own]
     known = {state.mountpoint for state in own}

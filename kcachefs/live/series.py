@@ -13,7 +13,8 @@ STEPS = {"6h": 60, "14d": 3600, "2y": 2 * 86400}
 """Seconds of one point, by the name of the range: about 360 points each."""
 SAMPLE_SECONDS = 10
 _FORGOTTEN_AFTER = 5 * 3600.0
-"""Samples of 10 seconds last 6 hours. Who did not ask for this long starts again: longer ones would overlap."""
+"""If nobody has asked for longer than this, we start again: a mount keeps samples of 10 seconds for only 6 hours, and
+the longer ones that replace them would overlap those we have."""
 _MARKED = ("evicted", "damaged", "failover", "reloaded", "reset")
 _MARK_WORDS = {
     "evicted": "evicted",
@@ -70,7 +71,7 @@ class KeptSamples:
             del self._samples[start]
 
     def since(self, when: float) -> Iterable[Sample]:
-        """As `kcachefs stats --since` chooses them: also the one that has begun before."""
+        """As `kcachefs stats --since` chooses them: including the one that began before."""
         return (one for one in self._samples.values() if one.start + one.seconds > when)
 
     def series(self, now: float, events: Iterable[Event]) -> Series:

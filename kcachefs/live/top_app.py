@@ -1,4 +1,4 @@
-"""The screen of `kcachefs top`: its keys, and drawing it anew whenever something is known that was not before."""
+"""The screen of `kcachefs top`: its keys, and drawing it again whenever something new is known."""
 
 from __future__ import annotations
 

@@ -56,13 +56,13 @@ class Known:
         """By panel: what there was when it was last looked at, and when that was."""
 
     def explain_run(self, run: int | None) -> None:
-        """From now on the misses of that run are what is explained."""
+        """Explain the misses of that run from now on."""
         if run != self.run:
             self.run, self.causes = run, None
             self.looked.pop("misses", None)
 
     def is_due(self, panel: str) -> bool:
-        """Whether to look again at what a panel needs; if so, that it is done is noted."""
+        """Whether to look again at what a panel needs; if so, notes that it is done."""
         if panel not in LOOKED_AT or self.looking or self.glance is None:
             return False
         before, when = self.looked.get(panel, (None, 0.0))

@@ -93,7 +93,7 @@ class Choices:
         if self.panel_name == "kernels" and kernels is not None and len(kernels.rows) < kernels.total:
             return f"{len(kernels.rows):,} of {kernels.total:,}: those used last, costliest, largest, most hit"
         if self.panel_name == "namespaces" and self.filter.uid is not None:
-            return "namespaces are those of all users together"
+            return "namespaces add up all users"
         return ""
 
     def empty(self, known: Known, panel: Panel) -> str:

@@ -21,7 +21,7 @@ from kcachefs.printable import printable
 
 PANELS = ("namespaces", "runs", "misses", "kernels", "events", "mounts")
 SPANS = {"1 h": ("6h", 60), "6 h": ("6h", 360), "14 d": ("14d", 336)}
-"""By the name of a time: the range of the series that has it, and how many of its points."""
+"""By the name of a span: the range of the series that covers it, and how many of its points."""
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=+*%#"
 _GAP = 2
@@ -160,7 +160,7 @@ def misses(causes: Causes | None) -> Panel:
         values = (cause.entries, cause.words, cause.counts, cause.seconds or 0.0)
         places = {path.partition("/")[0] for path in cause.paths}
         rows.append(Row(str(number), cells, values, namespace=places.pop() if len(places) == 1 else None))
-    return Panel(columns, rows, 0, "Nothing was compiled that could be explained.")
+    return Panel(columns, rows, 0, "There is no compilation to explain.")
 
 
 def kernels(found: Kernels | None, pinned: Collection[str] = ()) -> Panel:
@@ -347,7 +347,7 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def _cost(seconds: float, unknown: int) -> str:
-    """What is known of a cost; a question mark if that is nothing."""
+    """What is known of a cost; a question mark if nothing is."""
     return "?" if unknown and not seconds else duration(seconds)
 
 
@@ -363,7 +363,7 @@ def _known(number: int | None) -> str:
 
 
 def widths(panel: Panel, shown: Sequence[int], rows: Sequence[Row], width: int) -> list[int]:
-    """How wide each of the columns is that are shown: numbers as wide as they are, texts with what is left."""
+    """The width of each column that is shown: numbers get what they need, texts share what is left."""
     needed = [max([cell_len(panel.columns[at].title) + 1, *(cell_len(row.cells[at]) for row in rows)]) for at in shown]
     texts = [place for place, at in enumerate(shown) if not panel.columns[at].is_number]
     left = width - _GAP * len(shown) - sum(one for place, one in enumerate(needed) if place not in texts)
@@ -388,7 +388,7 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_front(path: str, width: int) -> str:
-    """The same, with the end kept: of a path that is what tells it apart."""
+    """The same, with the end kept: the end is what tells paths apart."""
     if cell_len(path) <= width:
         return path
     kept = width - 1

@@ -136,10 +136,10 @@ class Question(ModalScreen[bool]):
 def explanation_lines(why: Explanation | None) -> list[str]:
     """Why an entry was compiled, in words."""
     if why is None:
-        return ["Nobody knows: it was here before anything was written down, or it cannot be read."]
+        return ["Unknown: it was here before anything was recorded, or it cannot be read."]
     lines = [f"{'' if one.certain else 'likely: '}{printable(one.words)}" for one in why.causes]
     if why.nearest:
         lines += ["", f"compared with {printable(why.nearest)}"]
     if why.graph:
         lines += ["", f"it belongs to the graph {printable(why.graph)}"]
-    return lines or ["Nothing is known that differs."]
+    return lines or ["No difference is known."]

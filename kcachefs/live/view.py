@@ -105,7 +105,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
 
     now: float
     revision: int
-    """Goes up whenever anything else than `now` changes."""
+    """Goes up whenever anything other than `now` changes."""
     headline: Headline
     namespaces: dict[str, Numbers] = {}
     """As `kcachefs stats --json` has them, those that take the most first."""
@@ -228,7 +228,7 @@ class Causes(msgspec.Struct, frozen=True, kw_only=True):
     run: RunInfo | None
     since: float | None
     rows: list[CauseRow]
-    """Those of the most entries first."""
+    """The causes of the most entries first."""
     advice: list[str]
     explained: int
     total: int

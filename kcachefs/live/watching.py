@@ -47,7 +47,7 @@ AskStatistics = Callable[[], Statistics]
 
 
 class Watch:
-    """What one mount, or one store at rest, tells."""
+    """What one mount, or one store at rest, reports."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Watch:
         at_rest: bool = False,
         since: float | None = None,
     ) -> None:
-        """With `since`, what the headline has of the last week is what happened since then instead."""
+        """With `since`, the headline covers the time since then instead of the last week."""
         self.place = place
         """The mountpoint, or the folder of a store that is not mounted."""
         self.insight = insight
@@ -77,15 +77,15 @@ class Watch:
         self._heard = 0.0
         self._runs: list[RunInfo] = []
         self._offset = 0.0
-        """How far the clock was from the one that nobody sets, when events were last asked for."""
+        """How far the clock was ahead of the monotonic one when events were last asked for."""
         self.events: list[Event] = []
         """The newest last."""
         self._glance: Glance | None = None
 
     @classmethod
     def of(cls, mount: Path) -> Watch:
-        """That of a mount: through its daemon if it is this user's, else through the mount, which shows only their own
-        things to users who do not own it."""
+        """One of a mount: through its daemon if it is this user's, else through the mount, which shows users who do not
+        own it only their own things."""
         own = registry.read(str(mount)) is not None
         if not own:
             folder = asking_folder(mount)
@@ -93,7 +93,7 @@ class Watch:
         return cls(str(mount), InsightReports(asking_daemon(mount, _PATIENT_SECONDS)), lambda: _ask_statistics(mount))
 
     def glance(self) -> Glance:
-        """How things are now; never fails: where the daemon does not answer, that is what there is to see."""
+        """How things are now. Never fails: if the daemon does not answer, the glance says so."""
         try:
             self._refresh()
         except (KcachefsError, OSError, msgspec.DecodeError) as error:
@@ -142,7 +142,7 @@ class Watch:
             self._kept[self._week_range].refresh(now)
 
     def _is_due(self, key: str, kind: str, now: float) -> bool:
-        """Whether to ask again; if so, that it was asked is noted."""
+        """Whether to ask again; if so, notes that it was asked."""
         slower = 1 if self.own else _SLOWER_THROUGH_MOUNT
         when, known = self._asked.get(key, (0.0, None))
         change = self.change()

@@ -34,7 +34,7 @@ def read(path: Path) -> dict[str, Any]:
         with open(path, "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise UsageError(f"{path}: is no ordinary file; remove it")
+                raise UsageError(f"{path}: is not an ordinary file; remove it")
             _refuse_others(path, found)
             raw = tomllib.loads(file.read().decode("utf-8-sig"))
     except (FileNotFoundError, NotADirectoryError):
@@ -44,7 +44,7 @@ def read(path: Path) -> dict[str, Any]:
     except PermissionError:
         raise MountDenied(f"{path}: cannot be read: permission denied") from None
     except RecursionError:
-        raise UsageError(f"{path}: is not valid TOML: too many brackets within each other") from None
+        raise UsageError(f"{path}: is not valid TOML: its brackets are nested too deeply") from None
     except ValueError as error:
         raise UsageError(f"{path}: is not valid TOML: {error}") from None
     try:
@@ -67,7 +67,7 @@ def _refuse_others(path: Path, file: os.stat_result) -> None:
             )
         writers = found.st_mode & (0o002 if _is_own_group(found.st_gid) else 0o022)
         if stat.S_ISDIR(found.st_mode) and (found.st_mode & stat.S_ISVTX or os.statvfs(place).f_flag & os.ST_RDONLY):
-            writers = 0  # nobody replaces what others have there; Kubernetes shows its files in such a folder
+            writers = 0  # nobody can replace the files of others there; Kubernetes shows its files in such a folder
         if writers:
             who, bits = ("anybody", "go-w") if writers & 0o002 else (f"group {found.st_gid}", "g-w")
             raise MountDenied(f"{path}: {who} can write {what}, so it is not used; run: chmod {bits} {place}")

@@ -20,7 +20,7 @@ from kcachefs.frameworks import headers
 SHOWN = 5
 """How many users of a busy mount an error names; the others are only counted."""
 PASSING_SECONDS = 0.5
-"""How long a mount may be busy: so much for `df`, a monitoring agent or the doctor of another user, which only look."""
+"""How long a mount may be busy: `df`, a monitoring agent or the doctor of another user only look, and soon leave."""
 UNSEEN_SECONDS = 3.0
 """The same while nobody can be seen to use it."""
 PASSING_PAUSE = 0.003
@@ -94,7 +94,7 @@ def _take_away(found: Mounted, *, lazy: bool, patient: bool) -> None:
             users = [*_bound_elsewhere(found), *mounting.users_of(mountpoint)]
             if users or now > begun + UNSEEN_SECONDS:
                 raise _busy(mountpoint, users)
-            deadline = now + PASSING_SECONDS  # one that walks the tree is missed where it changes folders
+            deadline = now + PASSING_SECONDS  # a walk of the tree is not seen while it changes folders
         time.sleep(PASSING_PAUSE)
 
 

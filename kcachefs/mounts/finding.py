@@ -96,8 +96,8 @@ def not_ours(mountpoint: Path, what: str) -> MountDenied:
 
 
 def unlisted() -> list[Mounted]:
-    """Mounts at the places that this user's commands go to, of which their list of mounts knows nothing: bound into a
-    container, for example.
+    """Mounts that this user's commands would go to, but that are not in their list of mounts: bound into a container,
+    for example.
     """
     places = {config.configured_mount()}
     with contextlib.suppress(UsageError):  # a user without a home

@@ -41,14 +41,14 @@ _BATCH = 1000
 
 
 class InsightReports:
-    """What one mount, or one store at rest, tells."""
+    """What one mount, or one store at rest, reports."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
 
     @classmethod
     def of(cls, mount: Path) -> InsightReports:
-        """Those of a mount: from its daemon if it is this user's, else through the mount."""
+        """The reports of a mount: from its daemon if it is this user's, else through the mount."""
         return cls(asking_daemon(mount) if registry.read(str(mount)) is not None else asking_folder(mount))
 
     def entries(self, *, settle: bool = False, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
@@ -70,8 +70,8 @@ class InsightReports:
         """Files of these entries (by `MadeEntry.entry`) with their bytes, asked for as they are needed.
 
         `files` are shell patterns for names or for paths in the entry. Files larger than `max_file` come with None for
-        their bytes; with `head` each has only so many of its first bytes. Entries that were evicted meanwhile are left
-        out.
+        their bytes; with `head` each comes with only this many of its first bytes. Entries that have been evicted since
+        are left out.
         """
         left = list(entries)
         while left:
@@ -108,12 +108,12 @@ class InsightReports:
     def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float] | None = None) -> int:
         """Say what entries (by `MadeEntry.entry`) cost, as their artefacts have it; returns how many were there.
 
-        `seconds` contain what was compiled meanwhile; `parts` are what other entries do not account for. What a hit on
-        them saves is counted by this from then on. Only the mount's owner and root may say so.
+        `seconds` include what other entries cost that were compiled within that time; `parts` leave that out. From then
+        on, these numbers say what a hit on the entries saves. Only the mount's owner and root may give them.
         """
         costs, own = ({str(entry): cost for entry, cost in told.items()} for told in (seconds, parts or {}))
         noted = self._told("note_costs", int, costs=costs)
-        # On their own: a mount that an older version serves knows no parts, and would refuse both.
+        # On their own: an older daemon does not know parts, and would refuse both.
         return noted + (self._told("note_costs", int, costs={}, parts=own) if own else 0)
 
     def _told(self, verb: str, kind: type[_T], **arguments: Any) -> _T:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def serve_in_background(settings: MountConfig) -> str:
-    """Start the daemon and return once the mount answers, with what to tell people who moved it; see `remember`."""
+    """Start the daemon and return once the mount answers, with what to tell people if it moved; see `remember`."""
     from kcachefs.daemon.launching import launch  # most commands that load this file find a mount that runs
 
     with _claimed_mountpoint(settings):

@@ -21,7 +21,7 @@ _PAUSE_SECONDS = 0.05
 
 def read(mount: Path, name: str) -> bytes:
     """A file of the folder, as this user may see it."""
-    from kcachefs.core.report_folder import FOLDER  # with it comes the store, which commands on their own mount spare
+    from kcachefs.core.report_folder import FOLDER  # it imports the store, which most commands do not need
 
     path = mount / FOLDER.decode() / name
     until = time.monotonic() + _PATIENCE_SECONDS

@@ -72,7 +72,7 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
 
 
 def _store_for(mountpoint: str) -> Path:
-    """The store of a mount if nobody names one: that of a dead mount there, which is made anew, or the user's."""
+    """The store of a mount if nobody names one: that of a dead mount there, which is mounted again, or the user's."""
     dead = [Path(state.store) for state in registry.dead_mounts() if state.mountpoint == mountpoint]
     return config.configured_store() or (dead[0] if dead else config.users_store())
 
@@ -82,7 +82,7 @@ def _choose(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[dict[str,
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, found in sources:
-        # Owners, masks and writers fit one policy: those of a file are no part of the policy that the user asked for.
+        # Owners, masks and writers fit one policy: those in a file do not belong to the policy that the user asked for.
         is_policy_chosen = bool(values.get("policy") or values.get("read_only"))
         for name, value in found.items():
             if name not in values and not (is_policy_chosen and name in SHARING):

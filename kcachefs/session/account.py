@@ -29,7 +29,7 @@ class Account:
     seconds_saved: float | None = None
     """What the entries that were hit had taken to compile, added up over parallel compilers; None if nobody knows."""
     unknown_saved: int = 0
-    """Hits on entries of which nobody knows what they had taken."""
+    """Hits on entries whose time to compile nobody knows."""
 
     def __sub__(self, earlier: Account) -> Account:
         return Account(
@@ -93,7 +93,7 @@ def read(mount: Path) -> Account:
 
 
 def _spared(mount: Path) -> tuple[float | None, int]:
-    """What all runs were spared together, in seconds, and their hits of which nobody knows what they spared."""
+    """The seconds of compiling that all runs were spared, and the number of their hits that spared an unknown time."""
     try:
         runs = InsightReports.of(mount).runs()
     except (KcachefsError, OSError):

@@ -1,4 +1,4 @@
-"""Python's bytecode during a session: what its user, its mount and its configuration wish."""
+"""Python's bytecode during a session: whether its user, its mount and its configuration want it in the mount."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 2.0
 def wish(mount: Path, given: str | None, only: Iterable[str] = ()) -> str:
     """auto, on or off: as `given`, else as the mount was made, else as the configuration files say.
 
-    Who asks for `only` other frameworks wants no bytecode either.
+    Where nothing is given, it is off if `only` names other frameworks but not this one.
     """
     option = option_named("bytecode")
     if given is not None:

@@ -93,7 +93,7 @@ def _mount(
 
 
 def _is_mounted(wanted: Path | None) -> bool:
-    """Whether there is a mount where one is wanted, or without a wish anywhere."""
+    """Whether there is a mount where one is wanted, or anywhere if no place is named."""
     wanted = wanted or config.configured_mount()
     return bool(usable_here()) if wanted is None else mount_at(wanted) is not None
 

@@ -55,8 +55,8 @@ def lock_path(mountpoint: Path, suffix: str) -> Path:
 class SessionLock:
     """A lock file that a session has open while the program runs. The last session removes it.
 
-    A daemon closes every descriptor that it did not open, and its own files then have the numbers: a number is used
-    only if it still means the lock file.
+    A program that becomes a daemon closes every descriptor that it did not open, and its own files then get the
+    numbers: a number is used only if it still leads to the lock file.
     """
 
     def __init__(self, mountpoint: Path, suffix: str) -> None:
@@ -75,7 +75,7 @@ class SessionLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Alone, and on the file that everybody else finds."""
+        """Hold the lock alone, on the file that everybody else finds."""
         while not filelock.lock(self.descriptor(), lock_path(self._mountpoint, self._suffix), fcntl.LOCK_EX):
             self.let_go()
             self.close()
@@ -85,14 +85,14 @@ class SessionLock:
             self.let_go()
 
     def share(self) -> None:
-        """With other sessions. The caller has the turn, without which no lock file is removed."""
+        """Hold the lock with other sessions. The caller has the turn; nobody removes a lock file without it."""
         if not filelock.lock(self.descriptor(), lock_path(self._mountpoint, self._suffix), fcntl.LOCK_SH):
             self.let_go()
             self.close()
             fcntl.flock(self.descriptor(), fcntl.LOCK_SH)
 
     def let_go(self) -> None:
-        """Closing it would not: a fork may have it too."""
+        """Unlock the file. Closing it would not: a fork may have it open too."""
         fcntl.flock(self.descriptor(), fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -113,7 +113,7 @@ def leave(users: SessionLock, mountpoint: Path) -> None:
     users.let_go()
     if stays or _is_done(mountpoint, patient=True):
         return
-    # A process that outlives its session still uses it. With nobody to wait for that, the mount would stay for good.
+    # A process that outlives its session still uses the mount. If nobody waited for it, the mount would stay for good.
     if not _leave_another_behind(mountpoint):
         _is_done(mountpoint, lazy=True)
 

@@ -76,7 +76,7 @@ print(len(paths), len(paths), flush=True)
 """
 
 Progress = Callable[[str, int, int], None]
-"""Is told which step it is, how many of its parts are done, and of how many."""
+"""Called with the name of a step, how many of its parts are done, and out of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def warm(
         before = set(_things(mount, folder))
         _take(step, python, values, tell)
         after = _things(mount, folder)
-        # A job that came before us may have compiled all of it: then whatever is there is what it takes.
+        # A job that came before us may have compiled all of it: then we remember everything that is there.
         records[step.name] = ([path for path in after if path not in before] or after)[:_REMEMBERED]
         _write(folder / RECORD, records)
         done.append(step.name)

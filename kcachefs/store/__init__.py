@@ -13,7 +13,7 @@ _MODULES = {"ContentStore": "content", "StoreStatistics": "content", "Options": 
 
 
 def __getattr__(name: str) -> object:
-    """Loaded on first use: a command that asks a daemon wants a file of this package and not the store."""
+    """Loaded on first use: a command that asks a daemon needs a module of this package and not the store."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 class AsyncContentStore:
     """A content-addressed store in a directory, open inside `async with`. Tasks may share one.
 
-    Every method means what it means in `ContentStore`. A task that is cancelled does not wait for its call, which is
+    Every method does what it does in `ContentStore`. A task that is cancelled does not wait for its call, which is
     carried out all the same: leaving `async with` waits for every call under way, and so does `close`.
     """
 
@@ -44,7 +44,7 @@ class AsyncContentStore:
         try:
             await in_thread_to_the_end(lambda: opened.append(self._open()))
         except BaseException:
-            if opened:  # the task was cancelled meanwhile: nobody will leave the block
+            if opened:  # the task was cancelled: nobody will leave the block
                 await in_thread_to_the_end(opened[0].close)
             raise
         self._opened = opened[0]
@@ -54,15 +54,15 @@ class AsyncContentStore:
         await self.close()
 
     async def put(self, data: bytes | bytearray | memoryview | IO[bytes]) -> bytes:
-        """Store bytes, or everything that a binary file has to give, and return the digest."""
+        """Store bytes, or everything that a binary file returns, and return the digest."""
         return await self._call(self._store.put, data)
 
     async def get(self, digest: Digest) -> bytes:
-        """All of an object's bytes. ObjectMissing when it is not there, ObjectDamaged when it cannot be trusted."""
+        """All of an object's bytes. Raises ObjectMissing, or ObjectDamaged if they are not what was stored."""
         return await self._call(self._store.get, digest)
 
     async def read(self, digest: Digest, offset: int, size: int) -> bytes:
-        """A range of an object; decodes only what holds it."""
+        """A range of an object; decodes only the frames that hold it."""
         return await self._call(self._store.read, digest, offset, size)
 
     async def exists(self, digest: Digest) -> bool:
@@ -70,15 +70,15 @@ class AsyncContentStore:
         return await self._call(self._store.exists, digest)
 
     async def verify(self, digest: Digest) -> bool:
-        """Read it from the disk and compare. False means that it was damaged and is now set aside."""
+        """Read an object from the disk and compare. False if it was damaged; it is set aside then."""
         return await self._call(self._store.verify, digest)
 
     async def delete(self, digest: Digest) -> bool:
-        """Let go of an object; its bytes go unless a file of the mount has them too. False if it was not held."""
+        """Delete an object; its bytes stay if a file of the mount has them too. False if it was not held."""
         return await self._call(self._store.delete, digest)
 
     async def digests(self) -> AsyncIterator[bytes]:
-        """Every object's digest, in order, as they are when this is called; damaged ones are left out."""
+        """The digest of every object that is not damaged, in order, as of this call."""
         store = self._store
         for digest in await self._call(lambda: list(store.digests())):
             yield digest
@@ -88,11 +88,11 @@ class AsyncContentStore:
         return await self._call(self._store.statistics)
 
     async def sync(self) -> None:
-        """What was put before survives power loss when this returns."""
+        """When this returns, everything put so far survives a power cut."""
         await self._call(self._store.sync)
 
     async def compact(self) -> int:
-        """Give the space of deleted objects back; returns the bytes."""
+        """Free the space of deleted objects; returns how many bytes."""
         return await self._call(self._store.compact)
 
     async def close(self) -> None:

@@ -34,7 +34,7 @@ class Overlay:
     def __init__(self) -> None:
         self.values: Changes = {}
         self.names: dict[bytes, set[bytes]] = {}
-        """Keys of changed names, by directory: what a listing has to merge in."""
+        """Keys of changed names, by directory: a listing has to merge them in."""
 
     def update(self, changes: Changes) -> None:
         self.values.update(changes)
@@ -94,15 +94,15 @@ class Observer(Protocol):
         """A commit is about to be made; the catalog still shows the state before it."""
 
     def done(self, prepared: object) -> None:
-        """It was made; `prepared` is what `prepare` returned."""
+        """The commit was made; `prepared` is what `prepare` returned."""
 
 
 class Catalog:
     """Opens LMDB in `directory/catalog` and the journal in `directory/journal`, and replays what was not folded.
 
-    `before_fold` is called ahead of every commit: the bytes that records refer to must be on disk before the records
-    are. `freed` is called after a commit with every key that it deleted: the place to remove files whose last record is
-    gone.
+    `before_fold` is called before every commit to LMDB: the bytes that records refer to must be on disk before the
+    records are. `freed` is called after a commit with every key that it deleted, to remove files whose last record is
+    gone. `make_room` is called when the disk is full, to free what can be freed.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Catalog:
             raise
 
     def observe(self, observer: Observer) -> None:
-        """Tell this one of every commit from now on, instead of whoever was told so far."""
+        """Tell this observer of every commit from now on, in place of any earlier one."""
         self._observer = observer
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class Catalog:
         return value  # type: ignore[return-value]
 
     def get_all(self, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The records that exist among `keys`, with one look into LMDB instead of many."""
+        """The records that exist among `keys`, with one read of LMDB instead of many."""
         found: dict[bytes, bytes] = {}
         folded: list[bytes] = []
         for key in keys:
@@ -177,7 +177,7 @@ class Catalog:
                 for key in overlay.names.get(prefix[:9], ()):
                     if key >= start:
                         changed[key] = overlay.values[key]
-            # Under the lock: what a fold moves meanwhile is either in the overlays or in the snapshot.
+            # Under the lock, so that what a fold moves is either in the overlays or in the snapshot.
             snapshot = self._folded.snapshot()
         rows = self._folded.rows(snapshot, prefix, start, limit, changed.__contains__ if changed else None)
         if changed:
@@ -263,7 +263,7 @@ class Catalog:
         self._journal.sync_names()
 
     def fold(self) -> None:
-        """Move what is pending into LMDB. On failure nothing is lost: it stays in the journal and in the overlay."""
+        """Move pending changes into LMDB. On failure nothing is lost: they stay in the journal and in the overlay."""
         with self._fold_lock:
             with self.lock:
                 if not self._pending.values:
@@ -271,7 +271,7 @@ class Catalog:
                 try:
                     mark = self._journal.end if self._journal.is_empty else self._journal.rotate()
                 except NoSpace:
-                    # No room for another segment: fold with the lock held, into the segment there is. Writers wait,
+                    # No room for another segment: fold with the lock held, and keep the segment. Writers wait,
                     # but the deletions among the changes make room again.
                     self._start_folding()
                     self._finish_folding(self._journal.end)
@@ -280,17 +280,17 @@ class Catalog:
             self._finish_folding(mark)
 
     def rest(self) -> None:
-        """Give back what is only kept for changes to come."""
+        """Give back disk space that is only reserved for changes to come."""
         with self.lock:
             self._journal.rest()
 
     def keep_reserve(self) -> None:
-        """Take back what deletions will need on a full disk, if the disk has become short of room."""
+        """Reserve again what deletions need on a full disk, if the disk has become short of room."""
         with self.lock:
             self._journal.keep_reserve()
 
     def close(self, *, fold: bool = True) -> None:
-        """Fold, unless told not to, and let go of everything. What is not folded stays in the journal."""
+        """Fold, unless told not to, and release everything. Changes that are not folded stay in the journal."""
         with self.lock:
             self._closed = True
         try:
@@ -305,7 +305,7 @@ class Catalog:
 
     def after_fork(self) -> None:
         """In a forked child: let go of the journal's descriptors."""
-        # LMDB's file stays open: closing it would free the parent's places in the table of readers, which is shared.
+        # LMDB's file stays open: closing it would free the parent's slots in the reader table, which is shared.
         self._journal.close()
 
     # --- folding ------------------------------------------------------------------------------------------------------
@@ -320,8 +320,8 @@ class Catalog:
             self._write_or_make_room(changes, mark)
         except BaseException:
             with self.lock:
-                # One overlay serves as both: a reader without the lock that has already looked into `_pending`, in
-                # vain, looks into `_folding` next and finds the change there.
+                # One overlay serves as both: a reader without the lock that has already looked into `_pending`
+                # in vain looks into `_folding` next and finds the change there.
                 self._folding.update(self._pending.values)
                 self._pending = self._folding
             raise

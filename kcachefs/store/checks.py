@@ -44,7 +44,7 @@ def check_records(look: Inspection) -> None:
     for key in unreadable:
         if key[:1] in b"mtv" and key not in (META_PRIVATE, META_RESET):
             look.report("record", show_key(key), "fails its checksum", "counted again", lambda: None)
-        elif key[:1] in b"sa":  # deleting it would free the bytes that it stands for
+        elif key[:1] in b"sa":  # deleting it would free the slot or file that it stands for
             look.report("record", show_key(key), "fails its checksum", "made again", lambda: None)
         else:
             look.report("record", show_key(key), "fails its checksum", "dropped", partial(look.delete, key))
@@ -54,7 +54,7 @@ def check_records(look: Inspection) -> None:
 
 
 def check_accounting(look: Inspection) -> None:
-    """Totals and volume records match the objects, and no counter would hand out a number that is in use."""
+    """Totals and volume records match the objects, and no counter would give out a number that is in use."""
     try:
         wrong = [*_wrong_totals(look), *_wrong_counters(look)]
     except RecordDamaged as error:
@@ -91,7 +91,7 @@ def check_content(look: Inspection) -> None:
 
 
 def check_dictionaries(look: Inspection) -> None:
-    """Every dictionary passes its check. Objects that need one that does not are found by `check_content`."""
+    """Every dictionary passes its check. `check_content` finds the objects that need one that does not."""
     dictionaries = look.store.dictionaries
     for number in dictionaries.numbers():
         if problem := dictionaries.problem(number):
@@ -139,7 +139,7 @@ def check_names(look: Inspection) -> None:
 
 
 def check_inodes(look: Inspection) -> None:
-    """Every inode can be reached from the root by names, or is recorded as kept for its last user."""
+    """Every inode can be reached from the root by names, or is recorded as having none."""
     reached, waiting = _reachable(look), _waiting(look)
     for ino, _ in look.inodes():
         if ino not in reached and ino not in waiting:
@@ -213,11 +213,11 @@ def check_history(look: Inspection) -> None:
     for ring in look.store.history.rings():
         for slot in ring.damaged():
             thing = f"slot {slot} of {ring.path.name}"
-            look.report("history", thing, "holds no intact record", "emptied", partial(ring.clear, slot))
+            look.report("history", thing, "does not hold an intact record", "emptied", partial(ring.clear, slot))
 
 
 def check_listings(look: Inspection) -> None:
-    """Every kept listing is intact, and one that is still current has its folder's names. After names are checked."""
+    """Every kept listing is intact, and has its folder's names if it is still current. Runs after the names' check."""
     listings = look.store.listings
     for folder in listings.folders():
         problem = ""
@@ -225,7 +225,7 @@ def check_listings(look: Inspection) -> None:
             listing, inode = listings.read(folder), look.inode(folder)
             if inode is not None and listing.is_of(inode.ctime, inode.size):
                 names = names_of(look.store.catalog.scan(names_prefix(folder)))
-                # Where a name is missing, its record is damaged, and that was found already.
+                # If a name is missing, its record is damaged, and that was found already.
                 if len(names) == inode.size and listing.raw != Listing.of(folder, inode.parent, inode.ctime, names).raw:
                     problem = "has other names than its folder"
         except (OSError, ValueError) as error:
@@ -272,17 +272,17 @@ def _wrong_counters(look: Inspection) -> list[tuple[str, str]]:
     for key, number in ledger.next_numbers(look.store.catalog, look.store.volumes, look.store.spool).items():
         raw = look.store.catalog.get(key)
         if number > 1 and (raw is None or unpack_number(raw) < number):
-            wrong.append((f"counter {key[1:].decode()}", f"would hand out {number - 1}, which is in use"))
+            wrong.append((f"counter {key[1:].decode()}", f"would give out {number - 1}, which is in use"))
     return wrong
 
 
 def _wanted(look: Inspection) -> Counter[bytes]:
-    """How many inodes refer to each digest: as what the file is, or as what it was when it was synced."""
+    """How many inodes refer to each digest, for a file's present bytes or for those that were synced."""
     return Counter(inode.digest for _, inode in look.inodes() if inode.digest != NO_DIGEST)
 
 
 def _find_again(look: Inspection, lost: set[bytes], *, held: bool) -> list[bytes]:
-    """Give objects that lost their record a new one, from the trailers in the volumes; returns those that were found.
+    """Give objects that lost their records new ones, from the trailers in the volumes; returns those that were found.
 
     With `held`, also objects that no inode refers to: they become held.
     """
@@ -304,7 +304,7 @@ def _reachable(look: Inspection) -> set[int]:
     look.store.fold()
     if look.inode(ROOT_INO) is None:
         return set()
-    # A folder that waits was removed with everything in it, which is not cleared out yet.
+    # A folder without a name was removed with everything in it, and is not cleared out yet.
     waiting = [ino for ino in _waiting(look) if (inode := look.inode(ino)) is not None and inode.is_dir]
     reached, folders = {ROOT_INO}, [ROOT_INO, *waiting]
     while folders:
@@ -318,7 +318,7 @@ def _reachable(look: Inspection) -> set[int]:
 
 
 def _waiting(look: Inspection) -> set[int]:
-    """Inodes that have no name any more and are kept for those who still have them open."""
+    """Inodes without a name, kept for those who still have them open, or to be cleared out."""
     return {number_of(key) for key, _ in look.store.catalog.walk(b"x")}
 
 
@@ -327,7 +327,7 @@ def _place(key: bytes) -> str:
 
 
 def _rest_of_entries(look: Inspection, doomed: dict[int, str]) -> dict[int, str]:
-    """What has to go with these files because an entry is whole or absent: all of it, except what was synced."""
+    """What has to go with these files because an entry is whole or absent: all its files, except synced ones."""
     entries = {inode.entry for ino in doomed if (inode := look.inode(ino)) is not None} - {0}
     if not entries:
         return {}

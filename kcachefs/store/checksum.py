@@ -1,4 +1,4 @@
-"""The checksum behind each value in LMDB: a CRC-32 of the key and the value.
+"""The checksum after each value in LMDB: a CRC-32 of the key and the value.
 
 LMDB has no checksums of its own, and a flipped bit in a name's inode number would serve one file's bytes under the name
 of another. The key is part of the sum, so a value that turns up under another key fails too.

@@ -1,7 +1,7 @@
-"""Compaction: copies what is alive in a mostly dead volume to the active one, and removes the volume.
+"""Compaction: copies the live objects of a mostly dead volume to the active one, and removes the volume.
 
-Runs in any thread, beside readers and writers. A reader that still has the old place finds the volume gone, looks the
-object up again and finds the new place. Copying does not decode: damage is found as always, by reading.
+Runs in any thread, alongside readers and writers. A reader that still has the old place finds the volume gone, looks
+the object up again and finds the new place. Copying does not decode: damage is found as always, by reading.
 
 The copies are synced before any record points to them, because the record may survive a power cut without the bytes.
 """
@@ -21,7 +21,7 @@ from kcachefs.store.volumes import Volumes
 
 
 def sparse_volumes(catalog: Catalog, share: float) -> Iterator[tuple[int, int]]:
-    """Closed volumes of which less than `share` is alive, or nothing, with the bytes that are. Fold first."""
+    """Closed volumes of which less than `share` is alive, or nothing, each with its live bytes. Fold first."""
     for number, record in volume_records(catalog):
         if record.flags & VolumeRecord.CLOSED and (not record.live or record.live < record.size * share):
             yield number, record.live
@@ -35,7 +35,7 @@ def volume_records(catalog: Catalog) -> Iterator[tuple[int, VolumeRecord]]:
 
 
 def compact(objects: Objects, number: int) -> int:
-    """Copy what is alive in a volume to the active one; the next fold removes the volume. Returns the bytes freed."""
+    """Copy the live objects of a volume to the active one; the next fold removes it. Returns the bytes freed."""
     try:
         raw = objects.catalog.get(volume_key(number))
     except RecordDamaged:
@@ -72,7 +72,7 @@ def trailers(volumes: Volumes, number: int) -> Iterator[tuple[int, Trailer]]:
 
 
 def digests_in(objects: Objects, number: int) -> list[bytes]:
-    """Digests of what was ever in a volume: from its trailers, or from the whole catalog if those are damaged."""
+    """Digests of all objects ever in a volume: from its trailers, or from the whole catalog if those are damaged."""
     try:
         return [trailer.digest for _, trailer in trailers(objects.volumes, number)]
     except (ObjectDamaged, OSError):
@@ -82,7 +82,7 @@ def digests_in(objects: Objects, number: int) -> list[bytes]:
 
 
 def _move_all(objects: Objects, number: int) -> None:
-    """Copy what is alive in a volume, and have the records point to the copies. Where room ends, as far as it went."""
+    """Copy the live objects of a volume, and point their records to the copies; on a full disk, as many as fitted."""
     copies: list[tuple[ObjectRecord, Staged]] = []
     try:
         for digest in digests_in(objects, number):
@@ -117,7 +117,7 @@ def _copy(objects: Objects, digest: bytes, record: ObjectRecord) -> Staged | Non
 
 
 def _refer(objects: Objects, record: ObjectRecord, copy: Staged) -> None:
-    """Have an object's record point to its copy, unless it changed since it was copied."""
+    """Point an object's record to its copy, unless the record changed since."""
     with objects.catalog.transaction() as txn:
         raw = txn.get(object_key(copy.digest))
         current = ObjectRecord.unpack(raw) if raw is not None else None

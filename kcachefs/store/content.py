@@ -58,7 +58,7 @@ class StoreStatistics(msgspec.Struct, frozen=True):
 class ContentStore:
     """A content-addressed store in a directory. Threads may share it; while it is open, no other process may open it.
 
-    A store does not survive a fork. In a child of the process that opened it every use raises StoreClosed, and `close`
+    A store does not survive a fork: in a child of the process that opened it, every use raises StoreClosed, and `close`
     changes nothing on disk.
 
     >>> import tempfile
@@ -70,7 +70,7 @@ class ContentStore:
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, create: bool = True, level: int = 3) -> None:
-        if not os.fspath(directory):  # which the disk would take for the current directory
+        if not os.fspath(directory):  # Path would take it for the current directory
             raise UsageError("directory is empty; give the store a directory of its own")
         self._opened = Store(directory, Options(create=create, level=level))
 
@@ -106,7 +106,7 @@ class ContentStore:
         return self._store.objects.exists(_digest(digest))
 
     def verify(self, digest: Digest) -> bool:
-        """Read it from the disk and compare. False if it was damaged; it is set aside then."""
+        """Read an object from the disk and compare. False if it was damaged; it is set aside then."""
         return self._store.objects.verify(_digest(digest))
 
     def delete(self, digest: Digest) -> bool:
@@ -145,7 +145,7 @@ class ContentStore:
     def close(self) -> None:
         """Write everything to its place and let others open the store. Closing twice is fine.
 
-        A store that is dropped without is closed with a ResourceWarning.
+        A store that is dropped without being closed is closed with a ResourceWarning.
         """
         self._opened.close()
 
@@ -160,9 +160,9 @@ class ContentStore:
     def __del__(self) -> None:
         store = vars(self).get("_opened")  # there is none if it could not be opened
         if store is None or store.is_closed or store.lock.is_inherited or sys.is_finalizing():
-            return  # at the end of the interpreter no thread goes on that closing would wait for
+            return  # the interpreter ends: closing would wait for a thread that no longer runs
         if store.folding is not None and store.folding.ident == threading.get_ident():
-            # The garbage collector may come by in the middle of a fold, which closing waits for.
+            # The garbage collector may run in the middle of a fold, and closing waits for the fold.
             threading.Thread(target=store.close, name="kcachefs-close").start()
         else:
             store.close()
@@ -181,7 +181,7 @@ class ContentStore:
         while True:
             try:
                 return self._link(self._store.objects.stage(data))
-            except ObjectMissing:  # deleted after it was found and before it was linked: it has to be written after all
+            except ObjectMissing:  # it was deleted after it was found and before it was linked: write it after all
                 continue
 
     def _link(self, staged: Staged) -> bytes:

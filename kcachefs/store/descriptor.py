@@ -1,6 +1,6 @@
-"""Descriptors that close when the last thread lets go of them, and the two ways to make files survive a power cut.
+"""Descriptors that close when the last thread lets go of them, and helpers that make files survive a power cut.
 
-No number of a descriptor is reused while somebody reads from it.
+So a descriptor's number is not reused while somebody reads from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def share_of_descriptors(most: int) -> int:
-    """How many files to keep open at once: `most`, or a quarter of what this process may have."""
+    """How many files to keep open at once: `most`, or a quarter of what this process may open if that is less."""
     return min(most, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
@@ -40,7 +40,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def replace_file(path: Path, raw: bytes, *, sync: bool = True) -> None:
-    """Replace a small file, for its owner alone. A kill leaves the old one or the new one.
+    """Replace a small file that only its owner may read. A kill leaves the old file or the new one.
 
     With `sync`, so does a power cut.
     """
@@ -59,7 +59,7 @@ def replace_file(path: Path, raw: bytes, *, sync: bool = True) -> None:
 
 
 def remove_half_written(directory: Path, name: re.Pattern[str]) -> None:
-    """Remove what a kill left of `replace_file`, of files of such names. Nobody else may have the store open."""
+    """Remove what a killed `replace_file` left of files with such names. Nobody else may have the store open."""
     for found in os.listdir(directory):
         if found.endswith(".new") and name.fullmatch(found.removesuffix(".new")):
             os.unlink(directory / found)

@@ -2,7 +2,7 @@
 
 Most objects are small, and a kernel has more in common with other kernels than within itself. A dictionary holds what
 they share, so that each object holds only what is its own. A compressed frame names its dictionary by number; frames
-without one are decoded as ever.
+without one decode as usual.
 
 Each dictionary is a file, written and synced before any object needs it, and never changed or removed afterwards: a new
 one is learned only when the store has grown fourfold, so there are few.
@@ -25,20 +25,20 @@ from kcachefs.errors import ObjectDamaged
 from kcachefs.store.descriptor import remove_half_written, replace_file, sync_directory
 
 SIZE = 256 << 10
-"""Plain bytes of a dictionary; a third of that is what it takes on disk."""
+"""Plain bytes of a dictionary; on disk it takes a third of that."""
 SAMPLES_MIN, SAMPLES_MAX = 1 << 20, 4 << 20
 """Bytes of samples to learn from."""
 SAMPLE_SIZE = 32 << 10
 """How much of the beginning of a frame is a sample."""
 GROWTH = 4
-"""A new dictionary is learned when the store holds so many times the bytes it held at the last one."""
+"""A new dictionary is learned when the store holds this many times the bytes that it held at the last one."""
 _FIRST = 1 << 15
 """Numbers below this are reserved by zstd."""
 _HEAD = struct.Struct("<8sIQ")  # magic, number, plain bytes that the store held
 _MAGIC = b"kcdictio"
 _NAME = re.compile(r"([0-9a-f]{8})\.dict")
 _SEGMENT = 1024
-"""How long the pieces are of which zstd makes a dictionary: the best on real caches, and quick."""
+"""The length of the pieces that zstd makes a dictionary from: the best on real caches, and quick."""
 
 
 class Dictionaries:
@@ -51,7 +51,7 @@ class Dictionaries:
         self._allocated: int | None = None
 
     def numbers(self) -> list[int]:
-        """Every dictionary that is there, the oldest first."""
+        """The numbers of all dictionaries, the oldest first."""
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
@@ -62,7 +62,7 @@ class Dictionaries:
         return self.directory / f"{number:08x}.dict"
 
     def get(self, number: int) -> zstandard.ZstdCompressionDict:
-        """ObjectDamaged or FileNotFoundError: what was compressed with it cannot be decoded."""
+        """Raises ObjectDamaged or FileNotFoundError: then nothing compressed with it can be decoded."""
         found = self._loaded.get(number)
         if found is None:
             with self._lock:
@@ -70,7 +70,7 @@ class Dictionaries:
         return found
 
     def is_due(self, plain: int) -> bool:
-        """Whether a store that holds so many plain bytes has outgrown its newest dictionary, or has none."""
+        """Whether a store that holds this many plain bytes has outgrown its newest dictionary, or has none."""
         numbers = self.numbers()
         if not numbers:
             return plain >= SAMPLES_MIN
@@ -80,7 +80,7 @@ class Dictionaries:
             return True
 
     def newest(self) -> int:
-        """The number of the newest that is intact; 0 if there is none."""
+        """The number of the newest intact dictionary; 0 if there is none."""
         for number in reversed(self.numbers()):
             try:
                 self.get(number)
@@ -91,7 +91,7 @@ class Dictionaries:
 
     def learn(self, samples: Sequence[bytes], plain: int) -> int:
         """Make a dictionary from samples of a store that holds `plain` bytes; 0 if they have nothing in common."""
-        # Above those in memory too: if somebody removed the newest file, its number still stands for the old one.
+        # Above those in memory too: if somebody removed the newest file, its number still means the old one.
         number = max([*self.numbers(), *self._loaded], default=_FIRST - 1) + 1
         try:
             learned = zstandard.train_dictionary(SIZE, list(samples), k=_SEGMENT, d=8, dict_id=number)
@@ -107,7 +107,7 @@ class Dictionaries:
         return number
 
     def remove_leftovers(self) -> None:
-        """Remove what a kill left of a dictionary that was being written. Nobody else may have the store open."""
+        """Remove half-written dictionaries that a kill left. Nobody else may have the store open."""
         with contextlib.suppress(FileNotFoundError):
             remove_half_written(self.directory, _NAME)
 
@@ -120,7 +120,7 @@ class Dictionaries:
         return ""
 
     def allocated_bytes(self) -> int:
-        """What they take on the disk; looked at once, because it is asked for again and again."""
+        """What they take on the disk; read once, because it is asked for again and again."""
         if self._allocated is None:
             self._allocated = sum(os.stat(self.path(number)).st_blocks * 512 for number in self.numbers())
         return self._allocated

@@ -25,29 +25,29 @@ from kcachefs.store.records import Content, Inode, inode_key, number_of, pack_nu
 
 
 def check_grouped_entries(look: Inspection) -> None:
-    """The group of an entry leads to it, or else what is written later would begin another entry for the same files."""
+    """The group of an entry leads to it. Otherwise later files of the group would begin another entry."""
     look.store.fold()
     groups = dict(look.store.catalog.walk(b"g"))
     for entry, record in list(_entries(look)):
         key = group_key(record.folder, record.name)
         if entry < GROUP_BASE or (key in groups and groups[key] in (None, pack_number(entry))):
-            continue  # that a group cannot be read was found already
+            continue  # a group that cannot be read was found already
         if (other := groups.get(key)) is None:
             problem, mend = "does not lead to its entry", partial(look.put, key, pack_number(entry))
             look.report("group", _group(key), problem, "leads there again", mend)
             groups[key] = pack_number(entry)
         else:
             mend = partial(_merge, look, entry, unpack_number(other))
-            look.report("group", _group(key), "has two entries", "made one", mend)
+            look.report("group", _group(key), "has two entries", "merged", mend)
 
 
 def check_entries(look: Inspection) -> None:
-    """Every entry's files and bytes are those of its sealed files; one that has none is not listed."""
+    """Every entry's counts are those of its sealed files; an entry that has none is not listed."""
     held = _held(look)
     for entry, record in list(_entries(look)):
         found = held.pop(entry, NOTHING)
         if held_by(record) != found:
-            problem = f"{record.files} files of {record.plain} bytes, where there are {found.files} of {found.plain}"
+            problem = f"{record.files} files of {record.plain} bytes, but there are {found.files} of {found.plain}"
             record.files, record.plain, record.stored = found
             mend = partial(_write, look, entry, record)
             look.report("entry", f"entry {entry} ({record.name!r})", problem, "counted afresh", mend)
@@ -57,12 +57,12 @@ def check_entries(look: Inspection) -> None:
 
 
 def check_order(look: Inspection) -> None:
-    """Every entry that may be evicted stands in the order once, at its time of use, and nothing else does."""
+    """Every entry that may be evicted is in the order once, at its time of use, and nothing else is."""
     look.store.fold()
     expected = {key: pack_number(entry) for entry, record in _entries(look) if (key := order_of(record)) is not None}
     present = {key: raw for key, raw in look.store.catalog.walk(b"l") if raw is not None}
     for key in present.keys() - expected.keys():
-        look.report("order", key.hex(), "no entry stands there", "removed", partial(look.delete, key))
+        look.report("order", key.hex(), "no entry has this place in the order", "removed", partial(look.delete, key))
     for key, value in expected.items():
         if present.get(key) != value:
             problem = "is not in the order, and would never be evicted"
@@ -88,7 +88,7 @@ def check_namespaces(look: Inspection) -> None:
     for key, raw in [*look.store.catalog.walk(b"c"), *look.store.catalog.walk(b"u")]:
         recorded, total = NamespaceRecord.unpack(raw), sums.pop(key, NamespaceRecord())
         if _sizes(recorded) != _sizes(total):
-            problem = f"{recorded.entries} entries of {recorded.stored} bytes, where there are {total.entries}"
+            problem = f"{recorded.entries} entries of {recorded.stored} bytes, but there are {total.entries}"
             recorded.entries, recorded.files, recorded.plain, recorded.stored = _sizes(total)
             mend = partial(look.put, key, recorded.pack())
             look.report("namespace", _account(key), problem, "counted afresh", mend)
@@ -98,14 +98,14 @@ def check_namespaces(look: Inspection) -> None:
 
 
 def check_makings(look: Inspection) -> None:
-    """What is known of the making of an entry belongs to an entry that is there."""
+    """Every record of a making belongs to an entry that exists."""
     for key, _ in list(look.store.catalog.walk(b"d")):
         if look.store.catalog.get(entry_key(number_of(key))) is None:
             look.report("making", f"entry {number_of(key)}", "is gone", "removed", partial(look.delete, key))
 
 
 def check_groups(look: Inspection) -> None:
-    """A group of files leads to an entry that is there."""
+    """Every group of files leads to an entry that exists."""
     for key, raw in list(look.store.catalog.walk(b"g")):
         if raw is not None and look.store.catalog.get(entry_key(unpack_number(raw))) is None:
             look.report("group", _group(key), "its entry is gone", "removed", partial(look.delete, key))
@@ -125,7 +125,7 @@ def _held(look: Inspection) -> dict[int, Holding]:
 
 
 def _sealed(look: Inspection) -> Iterator[tuple[Inode, Holding]]:
-    """The files of entries that are objects, each with what it holds."""
+    """The sealed files of entries, each with what it counts for."""
     for _, inode in look.inodes():
         if inode.entry and inode.content == Content.OBJECT:
             yield inode, held_for(inode, look.store.objects.record(inode.digest))
@@ -175,7 +175,7 @@ def _account(key: bytes) -> str:
 
 
 def _merge(look: Inspection, entry: int, into: int) -> None:
-    """Have an entry's files belong to another one; what these count for is counted afresh by the checks that follow."""
+    """Move an entry's files to another entry; the checks that follow count them afresh."""
     files = [(ino, inode) for ino, inode in look.inodes() if inode.entry == entry]
     with look.store.transaction() as txn:
         for ino, inode in files:

@@ -1,4 +1,4 @@
-"""Keys and records of entries and of what they add up to. The schema is in records.py; entry_table.py keeps them."""
+"""Keys and records of entries, and of the sums over them. The schema is in records.py; entry_table.py keeps them."""
 
 from __future__ import annotations
 

@@ -2,13 +2,13 @@
 
 An entry is what is used, counted and evicted as one. `put` is the only way to change a record, and keeps in step:
 
-- the order of use (`l`): an entry that is listed and not pinned stands there once, at its time of use;
+- the order of use (`l`): an entry that is listed and not pinned is in it once, at its time of use;
 - the accounts: what a namespace (`c`), and each user in it (`u`), holds. An entry is on the account of the user who
   made it; a file and its bytes are on the account of the user who owns the file, whichever entry it lies in;
 - the group (`g`) that leads from the names of a group's files to their entry.
 
 An entry is *listed* once its first file was sealed: until then `used` is 0, and it is in no index. The checker of the
-store (`entry_checks.py`) goes by the definitions in this file.
+store (`entry_checks.py`) uses the definitions in this file.
 
 Functions that take a transaction run under the catalog's lock; the others may run in any thread.
 """
@@ -73,7 +73,7 @@ _fields_of = operator.attrgetter(*(each.name for each in fields(EntryRecord)))
 
 
 def order_of(record: EntryRecord | None) -> bytes | None:
-    """The key under which an entry stands in the order of use; None when it does not stand there."""
+    """The key of an entry in the order of use; None if it is not in it."""
     if record is None or not record.used or record.flags & (EntryRecord.PINNED | EntryRecord.LEAVING):
         return None
     return order_key(record.namespace, record.used)
@@ -103,7 +103,7 @@ def find_roots(catalog: Catalog) -> tuple[int, set[int]]:
 
 
 def namespace_of(folder: int, parent_of: Callable[[int], int], roots: set[int]) -> int:
-    """The namespace that a folder is in, or is; a root itself for what lies in a root."""
+    """The namespace that a folder is, or is in; for a folder in no namespace, its root."""
     while folder not in roots and (above := parent_of(folder)) not in roots:
         folder = above
     return folder
@@ -115,7 +115,7 @@ def held_for(file: Inode, stored: ObjectRecord | None) -> Holding:
 
 
 def erase(txn: Transaction, entry: int, record: EntryRecord) -> None:
-    """Remove an entry's record, and what goes with it whatever it held: how it was made, and its group."""
+    """Remove an entry's record, and those that go with it in any case: its making and its group."""
     txn.delete(entry_key(entry))
     if record.used or txn.get(making_key(entry)) is not None:
         txn.delete(making_key(entry))
@@ -139,7 +139,7 @@ class EntryTable:
         self._last_order = 0
 
     def get(self, entry: int, source: Catalog | Transaction | None = None) -> EntryRecord | None:
-        """The record of an entry; a copy, which becomes true with `put`."""
+        """A copy of an entry's record; changes to it take effect with `put`."""
         raw = (source or self._catalog).get(entry_key(entry))
         return EntryRecord.unpack(raw) if raw is not None else None
 
@@ -153,9 +153,9 @@ class EntryTable:
         left: Mapping[int, Holding] = {},
         came: Mapping[int, Holding] = {},
     ) -> None:
-        """Replace an entry's record, None for none, and all that follows from it.
+        """Replace an entry's record, and everything that follows from it. None stands for no record.
 
-        `left` and `came` say which sealed files the entry loses and gains by this, by their owner.
+        `left` and `came` say what sealed files the entry loses and gains with this, by their owner.
         """
         if old is not None and new is not None and _keeps_its_place(old, new):
             for uid, held in came.items():
@@ -193,7 +193,7 @@ class EntryTable:
     def add_files(
         self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding], *, misses: int
     ) -> None:
-        """Files were sealed, by owner. With its first one an entry is listed; `misses`: how many missed it."""
+        """Files were sealed, by owner. An entry is listed with its first one; `misses`: how many missed it."""
         new = _resized(record, holdings, +1)
         if not record.used or misses:
             new.used = self.next_order(self.clock.now())
@@ -213,7 +213,7 @@ class EntryTable:
         return new
 
     def resize_file(self, txn: Transaction, entry: int, uid: int, by: int) -> None:
-        """What is stored for a sealed file changed by so many bytes."""
+        """What is stored for a sealed file changed by this many bytes."""
         record = self.get(entry, txn)
         if record is not None:
             holdings = {uid: Holding(0, 0, by)}
@@ -276,7 +276,7 @@ class EntryTable:
             txn.put(key, account.pack())
 
     def leave(self, txn: Transaction, entry: int) -> None:
-        """An entry's names are gone. It is not in the order any more, and goes with its last file."""
+        """An entry's names are gone: it leaves the order now, and goes with its last file."""
         record = self.get(entry, txn)
         if record is not None:
             new = _copy(record)
@@ -296,20 +296,20 @@ class EntryTable:
         return self._last_order
 
     def is_ahead(self, when: int) -> bool:
-        """Whether an entry was used after that, as far as this process has seen."""
+        """Whether an entry was used after `when`, as far as this process has seen."""
         return self._last_order > when
 
     def turn_back(self, now: int) -> None:
-        """The clock was set back, to now: what is used from here on is used at its time."""
+        """The clock was set back to `now`: from here on, uses are noted at the clock's time."""
         self.clock.follow_host()
         self._last_order = min(self._last_order, now)
 
     def correct_accounts(self, change: Callable[[], Transaction], now: int, slack: int) -> None:
-        """When a namespace, and each user in it, was last used is not ahead: shown, and nothing else depends on it."""
+        """Correct the last uses of namespaces, and of users in them, that are ahead. They are only shown."""
         for table in (b"c", b"u"):
             accounts = ((key, NamespaceRecord.unpack(raw)) for key, raw in self._catalog.scan(table))
             ahead = [key for key, account in accounts if account.used > now + slack]
-            if not ahead:  # of a user only if of a namespace
+            if not ahead:  # then no user's is, either
                 return
             with change() as txn:
                 for key in ahead:
@@ -336,7 +336,7 @@ class EntryTable:
         return [(share_of(key)[1], NamespaceRecord.unpack(raw)) for key, raw in rows]
 
     def reset(self, txn: Transaction) -> int:
-        """Count what happens from 0 again, in every account; returns since when."""
+        """Begin to count hits, misses and evictions from 0 again, in every account; returns since when."""
         for key in (*self._catalog.keys(b"c"), *self._catalog.keys(b"u")):
             account = NamespaceRecord.unpack(txn.get(key))
             account.hits = account.misses = account.evictions = account.evicted_bytes = account.served = 0
@@ -346,7 +346,7 @@ class EntryTable:
         return now
 
     def group(self, folder: int, name: bytes, source: Catalog | Transaction | None = None) -> int:
-        """The entry of a group of files; 0 when there is none."""
+        """The entry of a group of files; 0 if there is none."""
         raw = (source or self._catalog).get(group_key(folder, name))
         return unpack_number(raw) if raw is not None else 0
 
@@ -362,9 +362,9 @@ def _keeps_its_place(old: EntryRecord, new: EntryRecord) -> bool:
 
 
 def _adjust(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: int, *, entries: int = 0) -> None:
-    """Files come to these accounts (+1), or leave them (-1): for every file that is sealed or removed.
+    """Files come to these accounts (+1), or leave them (-1). Called for every file that is sealed or removed.
 
-    The sums are the first fields of a `NamespaceRecord`; the others are not looked at.
+    The sums are the first fields of a `NamespaceRecord`; the others are copied as they are.
     """
     codec = NamespaceRecord.CODEC
     for key in accounts:
@@ -385,7 +385,7 @@ def _resized(record: EntryRecord, holdings: Mapping[int, Holding], sign: int) ->
 
 
 def _copy(record: EntryRecord) -> EntryRecord:
-    return EntryRecord(*_fields_of(record))  # takes a fraction of what copy.copy takes
+    return EntryRecord(*_fields_of(record))  # in a fraction of the time of copy.copy
 
 
 def held_by(record: EntryRecord) -> Holding:

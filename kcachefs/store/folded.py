@@ -1,7 +1,7 @@
 """Folded records: what is in LMDB, each value checked against its checksum when it is read.
 
-A record that fails its check is reported once and a copy goes to the quarantine. It then counts as absent, or raises
-RecordDamaged where absence would do harm (`records.EXPENDABLE`).
+A record that fails its check is reported once and a copy goes to the quarantine. If its table is in
+`records.EXPENDABLE` it then counts as absent; elsewhere absence would do harm, and reading it raises RecordDamaged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 
 _MARK = struct.Struct("<QQ")
 _BATCH = 256
-"""Records put at once: putmulti keeps the interpreter to itself, and requests wait for it."""
+"""Records put at once: putmulti holds the interpreter, and requests wait for that."""
 _FIRST_PAGE = 16
-"""Records that are read at first: most folders have fewer names, and what is read beyond them is read for nothing."""
+"""Records that are read at first: most folders have fewer names, and anything read beyond them is wasted."""
 _PAGE = 1000
-"""Records that a walk reads in one go, so that it holds no LMDB snapshot while its caller works."""
+"""Records that a walk reads at a time, so that it holds no LMDB snapshot while its caller works."""
 
 
 class FoldedRecords:
@@ -68,7 +68,7 @@ class FoldedRecords:
                 yield key, value
 
     def snapshot(self) -> lmdb.Transaction[bytes]:
-        """The state of now, for `rows`."""
+        """The present state, for `rows`."""
         try:
             return self.env.begin()
         except lmdb.Error as error:
@@ -88,7 +88,7 @@ class FoldedRecords:
         try:
             with snapshot, snapshot.cursor() as cursor:
                 rows = cursor.iternext() if cursor.set_range(start) else iter(())
-                # Page by page, because a listing waits for each name: the interpreter's part is most of what it costs.
+                # In pages, because a listing waits for each name, and most of that is the interpreter's time.
                 while len(found) < limit and (page := list(islice(rows, min(size, limit - len(found))))):
                     size = min(4 * size, _PAGE)
                     keys = [key for key, _ in page]
@@ -136,7 +136,7 @@ class FoldedRecords:
                 yield key, (raw[:-4] if is_intact(key, raw) else None)
 
     def mark(self) -> Mark:
-        """How far the journal was folded. If that cannot be read, every segment that is left is replayed."""
+        """How far the journal was folded. If that cannot be read, all remaining segments are replayed."""
         try:
             with self.env.begin() as txn:
                 raw = txn.get(META_FOLDED)
@@ -170,7 +170,7 @@ class FoldedRecords:
         }
 
     def close(self, *, compact: bool = False) -> None:
-        """Let go of the file; with `compact`, without the pages that nothing is in, if there are many."""
+        """Close the file; with `compact`, rewrite it first without its free pages if there are many."""
         self._closed = True
         if compact:
             close_compact(self.env, self._directory)

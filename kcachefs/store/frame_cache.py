@@ -40,7 +40,7 @@ class FrameCache:
         return len(self._frames), self._size
 
     def drop(self, digest: bytes, frames: int) -> None:
-        """Forget all frames of an object that has that many."""
+        """Forget all frames of an object; `frames`: how many it has."""
         with self._lock:
             for index in range(frames):
                 if (frame := self._frames.pop((digest, index), None)) is not None:
@@ -58,5 +58,5 @@ class FrameCache:
 
 
 def _taken(frame: bytes) -> int:
-    """Bytes of memory that keeping it takes."""
+    """Bytes of memory that keeping a frame takes."""
     return len(frame) + OVERHEAD

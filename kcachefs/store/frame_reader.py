@@ -38,7 +38,7 @@ class FrameReader:
         self._volumes = volumes
         self._codec = codec
         self._tables: BoundedDict[tuple[int, int], list[Frame]] = BoundedDict(_TABLES_MAX)
-        """By the object's place: after repacking, an object has its frames elsewhere."""
+        """Tables by the object's place: after repacking, an object has its frames elsewhere."""
 
     def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
         """The plain bytes of one frame, compared with its checksum if it has one, else with its hash."""
@@ -51,7 +51,7 @@ class FrameReader:
         return plain
 
     def decode_single(self, digest: bytes, record: ObjectRecord, raw: bytes | bytearray) -> bytes:
-        """The same for an object of one frame, with all that is stored of it."""
+        """The same for an object of one frame; `raw` is the whole object as stored."""
         plain, is_checked = self._codec.decode_frame(memoryview(raw)[: -TRAILER.size], record.plain)
         if not (is_checked and raw[TRAILER_DIGEST] == digest):
             _compare(plain, digest)
@@ -79,7 +79,7 @@ class FrameReader:
             raise ObjectDamaged("each frame is intact, but together they do not match the digest")
 
     def read_ahead(self, digest: bytes, record: ObjectRecord, index: int) -> None:
-        """Have the disk start on the frames that a reader of whole frames needs now and next."""
+        """Have the disk start to read the frames that a reader of whole frames needs now and next."""
         with contextlib.suppress(ObjectDamaged, OSError):  # `read` reports it
             table = self._table(digest, record)
             last = table[min(index + AHEAD_FRAMES, len(table)) - 1]
@@ -93,7 +93,7 @@ class FrameReader:
         return decode_tail(tail, digest, record.length)
 
     def is_incompressible(self, digest: bytes, record: ObjectRecord) -> bool:
-        """Whether no frame of an object got shorter."""
+        """Whether compression made no frame of an object shorter."""
         return all(frame.stored >= frame.plain for frame in self.read_table(digest, record))
 
     def forget(self, record: ObjectRecord) -> None:
@@ -103,7 +103,7 @@ class FrameReader:
         self._tables.clear()
 
     def _read_single(self, record: ObjectRecord) -> bytes:
-        """The frame of an object that has one, and its trailer."""
+        """The frame of an object that has only one, and its trailer."""
         if not TRAILER.size <= record.length <= stored_max(FRAME_SIZE) + TRAILER.size:
             raise ObjectDamaged("its record claims a length that no object of one frame has")
         return self._volumes.read(record.volume, record.offset, record.length)

@@ -6,12 +6,12 @@ Each frame holds up to FRAME_SIZE plain bytes and is decoded by itself, so a pag
 frame and not the file. A frame is one of zstd's, with zstd's checksum; it may name a dictionary (`dictionaries.py`). A
 frame that is as long as its plain bytes is raw: so are those of a few bytes, which would get much longer.
 
-Nothing is returned unchecked. Decoding compares a frame with its checksum. That it is the right frame is known from the
-table, which has the checksum too, or from the trailer behind the only frame, which has the object's digest. What has no
-checksum, because it is raw or from before format 4, is compared with BLAKE3: the only frame with the object's digest,
-another with the hash in its row. The trailer ends with a check over the table and the object's digest. Repacking and
-fsck compare everything with BLAKE3. A read does not: where BLAKE3 has no wide registers to work in, it takes longer
-than the rest of the read (benchmarks/README.md).
+Nothing is returned unchecked. Decoding compares a frame with its checksum. The table, which has the checksum too, shows
+that it is the right frame; for an only frame the trailer after it does, which has the object's digest. A frame without
+a checksum, because it is raw or from before format 4, is compared by BLAKE3: an only frame with the object's digest,
+any other with the hash in its row. The trailer ends with a check over the table and the object's digest. Repacking and
+fsck compare everything by BLAKE3. A read does not: on a processor without wide registers, BLAKE3 takes longer than the
+rest of the read (benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULT_LEVEL = 3
 
 TRAILER = struct.Struct("<4sIQQ32s8s")  # magic, frames, plain length, length as stored, digest, check of all before it
 TRAILER_DIGEST = slice(-40, -8)
-"""Where the digest is, counted from the end."""
+"""Where the digest is, counted from the end of the object."""
 CHECKSUM_SIZE = 4
 _MAGIC = b"KOB1"
 _ROW = struct.Struct("<I16s")
@@ -83,7 +83,7 @@ class Codec:
     def decode_frame(self, stored: bytes | memoryview, plain_length: int) -> tuple[bytes, bool]:
         """The plain bytes, and whether a checksum showed that they are what was stored.
 
-        ObjectDamaged if zstd cannot decode them, not to so few, or not to what was stored.
+        Raises ObjectDamaged if zstd cannot decode the frame, or if its length or its checksum is wrong.
         """
         if not 0 <= plain_length <= FRAME_SIZE:  # a few bytes can claim to be a terabyte
             raise ObjectDamaged("a frame claims to be longer than a frame can be")
@@ -105,7 +105,7 @@ class Codec:
 
     def _dictionary(self, number: int) -> zstandard.ZstdCompressionDict:
         if self._dictionaries is None:
-            raise ObjectDamaged(f"a frame needs dictionary {number:08x}, and there is none")
+            raise ObjectDamaged(f"a frame needs dictionary {number:08x}, but there are no dictionaries")
         return self._dictionaries.get(number)
 
 
@@ -118,7 +118,7 @@ class _Contexts(threading.local):
 
 
 def stored_max(plain: int) -> int:
-    """The most that a frame of so many plain bytes takes: what zstd cannot compress gets a few bytes longer."""
+    """The most that a frame of this many plain bytes takes: incompressible bytes get a little longer."""
     return plain + (plain >> 8)
 
 
@@ -162,7 +162,7 @@ def frames_of(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def frame_check(plain: bytes, stored: bytes) -> bytes:
-    """What a row of the table says of a frame: its checksum, if it has one, and as much of its hash as fits."""
+    """A frame's check in the table: its checksum, if it has one, and as much of its hash as fits."""
     return (frame_checksum(stored, len(plain)) + blake3(plain).digest(16))[:16]
 
 
@@ -211,7 +211,7 @@ def check_tail(tail: bytes) -> Trailer:
 
 
 def decode_trailer(raw: bytes) -> Trailer:
-    """The trailer, not checked yet: its frame count says how long the tail is that `check_tail` needs."""
+    """The trailer, unchecked: its frame count says how long a tail `check_tail` needs."""
     if len(raw) != TRAILER.size:
         raise ObjectDamaged("no object ends here")
     magic, frames, plain, length, digest, _ = TRAILER.unpack(raw)

@@ -65,13 +65,13 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
         report.objects = store.totals().objects
         report.inodes = sum(1 for _ in store.catalog.walk(b"i"))
     if repair:
-        with contextlib.suppress(StoreBusy), locked(path):  # somebody else has it by now
+        with contextlib.suppress(StoreBusy), locked(path):  # somebody else may have it by now
             compact_lmdb(path / "catalog")
     return report
 
 
 def _check_header(path: Path, report: Report, repair: bool) -> bool:
-    """Whether there is a header to go on with."""
+    """Whether there is a usable header, after a repair if need be."""
     try:
         read_header(path)
         return True
@@ -90,7 +90,7 @@ def _check_header(path: Path, report: Report, repair: bool) -> bool:
 
 
 def _check_places(path: Path, report: Report, repair: bool) -> bool:
-    """Whether files and directories stand where the store has them."""
+    """Whether files and directories are where the store keeps them."""
     with locked(path):
         wrong = [*misplaced(path), *misplaced_inside(path)]
         for one, problem in wrong:
@@ -103,7 +103,7 @@ def _check_places(path: Path, report: Report, repair: bool) -> bool:
 
 
 def _open(path: Path, report: Report, repair: bool) -> Store | None:
-    """The store itself; None if a part of it is missing that it needs, and is to be left missing."""
+    """Open the store itself; None if a part that it needs is missing and this is not a repair."""
     while True:
         try:
             return Store(path, Options(create=False, background=False))

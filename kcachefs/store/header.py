@@ -48,8 +48,8 @@ class Header(msgspec.Struct, kw_only=True):
     doubtful: bool = False
     """The machine went down while the store was open, and nobody has looked at the unsealed files since."""
     mounted: float | None = None
-    """When the last mount of the store began, in seconds since 1970; 0 if it never was mounted; None if
-    a version without this field wrote it."""
+    """When the last mount of the store began, in seconds since 1970; 0 if it was never mounted; None if a version
+    without this field wrote it."""
 
 
 def make_directory(path: Path) -> None:
@@ -96,9 +96,9 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise if the store is not this user's: whoever owns it can change it at any moment. No links either.
+    """Raise if the store belongs to another user, who could change it at any moment, or if a folder in it is a link.
 
-    Root is refused too. What a store holds is read by code that trusts its owner.
+    Root is refused too, because code that reads a store trusts its owner.
     """
     for one in (path, *(path / folder for folder in FOLDERS)):
         try:
@@ -120,8 +120,8 @@ def refuse_foreign(path: Path) -> None:
 def refuse_another(path: Path, mounted: float) -> None:
     """Raise unless the store at `path` is the one that was mounted at that time.
 
-    The kernel still knows files of that mount by the numbers of their inodes. In any other store, one that was made in
-    its place or brought back from a backup, the same numbers are other files.
+    The kernel still knows files of that mount by their inode numbers. In any other store, such as one made in its place
+    or restored from a backup, the same numbers mean other files.
     """
     try:
         header = read_header(path)
@@ -129,7 +129,7 @@ def refuse_another(path: Path, mounted: float) -> None:
         raise gone(path) from None
     if header.mounted not in (None, mounted):
         raise StoreGone(
-            f"{path}: is not the store that this mount began with; put that back, or unmount, and mount again"
+            f"{path}: is not the store that this mount began with; put that one back, or unmount and mount again"
         )
 
 
@@ -147,7 +147,7 @@ def read_header(path: Path) -> Header:
         raise NotAStore(f"{path / HEADER}: does not describe a store")
     if header.format < OLDEST_FORMAT:
         raise StoreVersionError(
-            f"{path}: has format {header.format}, from before the first release; remove it, and a new one is made"
+            f"{path}: has format {header.format}, from before the first release; remove it to have a new one made"
         )
     if header.format > FORMAT:
         raise StoreVersionError(
@@ -166,7 +166,7 @@ def write_header(path: Path, header: Header) -> None:
 
 
 def replace_damaged_header(path: Path) -> None:
-    """Set a damaged kcachefs.json aside and write a new one. Assume that the machine went down: nobody knows."""
+    """Set a damaged kcachefs.json aside and write a new one, as if the machine had gone down: it may have."""
     set_aside(path, path / HEADER)
     header = _new_header()
     header.doubtful = True
@@ -176,8 +176,8 @@ def replace_damaged_header(path: Path) -> None:
 def do_without(path: Path, part: Path) -> None:
     """Go on without a part of the store that is missing, in a repair.
 
-    Without volumes, objects are found missing one by one. What is not sealed cannot be trusted without the journal, or
-    without its bytes: have the next mount look at it as after a power cut.
+    Without volumes, the checks find objects missing one by one. Unsealed files cannot be trusted without the journal or
+    without their bytes: the next mount checks them as after a power cut.
     """
     if part.name in FOLDERS:
         make_folder(path, part.name)
@@ -188,9 +188,9 @@ def do_without(path: Path, part: Path) -> None:
 
 
 def note_opening(path: Path, header: Header, mounted: float | None) -> None:
-    """Write down under which boot the store is open, for which mount if for any, and its format from now on.
+    """Write down the boot under which the store is open, the mount that it is open for, if any, and its format.
 
-    Finding another boot there means that the machine went down.
+    If another boot is found there, the machine went down.
     """
     boot, mounted = boot_id(), header.mounted if mounted is None else mounted
     if (header.boot, header.format, header.mounted) != (boot, FORMAT, mounted):
@@ -201,7 +201,7 @@ def note_opening(path: Path, header: Header, mounted: float | None) -> None:
 
 
 def forget_boot(path: Path, header: Header) -> None:
-    """Undo `note_opening` for a store that was closed, and could not be opened."""
+    """Undo `note_opening` for a store that had been closed cleanly and could not be opened."""
     header.boot = ""
     with contextlib.suppress(OSError, KcachefsError):
         write_header(path, header)
@@ -248,7 +248,7 @@ def _is_store(path: Path, *, create: bool) -> bool:
 
 
 def _keep_private(path: Path) -> None:
-    """Close the store to everyone but its owner: it holds files of people who may not read each other's."""
+    """Close the store to everyone but its owner: it holds files of users who may not read each other's."""
     for one in (path, *(path / folder for folder in FOLDERS)):
         with contextlib.suppress(OSError):  # a folder that is not made yet; a read-only disk shows at the first write
             if stat.S_IMODE(one.stat().st_mode) != 0o700:
@@ -256,7 +256,7 @@ def _keep_private(path: Path) -> None:
 
 
 def _make_emptied(path: Path, header: Header) -> None:
-    """Make folders that were empty, and that something then took for superfluous. `Store` sees to the others."""
+    """Make empty folders again that some tool left out or removed. `Store` sees to the other folders."""
     refuse_lost(path / "journal", header.boot != "")  # which is empty only after a clean close
     with clear_errors(path):
         for folder in ("journal", "incoming", "quarantine"):

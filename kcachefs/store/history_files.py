@@ -25,7 +25,7 @@ LEVELS = ((10, 2_160), (300, 4_032), (3_600, 17_520))
 
 
 class HistoryFiles:
-    """The rings of one store. Nothing is opened or made before it is needed."""
+    """The rings of one store, each opened or made only when it is needed."""
 
     def __init__(self, store: Path) -> None:
         folder = store / FOLDER

@@ -14,7 +14,7 @@ from kcachefs.store.entry_records import entry_key
 PROFILE_ENTRIES = 1_000
 """Entries that a start profile has room for."""
 UNKNOWN_COST = -1
-"""The cost of an entry of which nobody knows how long it took to make."""
+"""The cost of an entry when nobody knows how long it took to make."""
 
 
 def making_key(entry: int) -> bytes:
@@ -60,7 +60,7 @@ class RunRecord:
     boot: int
     """Which boot of the machine `pid` and `ticks` are of: the first 8 bytes of the boot id."""
     ticks: int
-    """When the process began, in clock ticks since that boot: with `pid` this means one process and no other."""
+    """When the process began, in clock ticks since that boot: together with `pid` this identifies the process."""
     pid: int
     uid: int
     started: int
@@ -73,7 +73,7 @@ class RunRecord:
     unknown_compiled: int = 0
     unknown_saved: int = 0
     into: int = 0
-    """The run that it turned out to be a part of; 0 if it stands for itself."""
+    """The run that it turned out to be part of; 0 if none."""
     argv: bytes = b""
 
     def pack(self) -> bytes:
@@ -129,7 +129,7 @@ class ProfileRecord:
 
 @dataclass(slots=True)
 class TombstoneRecord:
-    """What is left of an entry that went."""
+    """What is remembered of an entry that went."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<16sqIB")
 
@@ -159,7 +159,7 @@ class EventRecord:
     """An index into `insight_info.EVENTS`."""
     path_length: int
     text: bytes
-    """The path of the entry, followed by whatever else there is to say."""
+    """The path of the entry, followed by the details."""
 
     def pack(self) -> bytes:
         return self.CODEC.pack(self.when, self.uid, self.kind, self.path_length) + self.text
@@ -204,7 +204,7 @@ class SampleRowRecord:
 
     @property
     def weight(self) -> int:
-        """How much happened: where there are too many rows, those with little are added up."""
+        """How much happened: if there are too many rows, those with the least are added up."""
         return self.hits + self.misses + self.evictions
 
     def add(self, other: SampleRowRecord) -> None:
@@ -224,7 +224,7 @@ class SampleRecord:
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QI")
     ROWS_MAX: ClassVar[int] = 7
     OTHERS: ClassVar[tuple[int, int]] = (0, 0xFFFFFFFF)
-    """Namespace and user of the row that holds the sum of what has no row of its own."""
+    """Namespace and user of the row that adds up whatever has no row of its own."""
 
     used: int
     entries: int

@@ -1,4 +1,4 @@
-"""The ranges of inode and entry numbers, in one place. Whoever gives out a number takes it from one of these.
+"""The ranges of inode and entry numbers, in one place. Every number that is given out comes from one of these.
 
 | from | what |
 | --- | --- |
@@ -36,7 +36,7 @@ ALIAS_BITS = 32
 
 
 def above_earlier_workers(base: int) -> int:
-    """A number to begin with that no earlier worker of the mount has come to: the kernel may still know what they made.
+    """A first number that no earlier worker of the mount has reached: the kernel may still know what they made.
 
     It is taken from the monotonic clock, in microseconds: nobody can set that back, and no mount outlives a boot.
     """

@@ -31,7 +31,7 @@ DIRECTORY = 0o040000 >> 12
 
 
 def links_of_folder(folders: int) -> int:
-    """The links of a folder that holds so many folders: its name and its `.`, and the `..` of each."""
+    """The links of a folder that holds this many folders: its name and its `.`, and the `..` of each."""
     return 2 + folders
 
 
@@ -128,12 +128,12 @@ class Inspection:
                 self.store.objects.ledger.set_references(txn, digest, ObjectRecord.unpack(raw), refs)
 
     def release(self, digest: bytes) -> None:
-        """Take an object's hold away."""
+        """Have ContentStore hold an object no longer."""
         with self.store.transaction() as txn:
             self.store.objects.unlink(txn, digest, held=True)
 
     def drop_name(self, key: bytes, kind: int) -> None:
-        """Remove a name, and count one less in its directory, if that exists."""
+        """Remove a name, and count one less in its directory if that exists."""
         with self.store.transaction() as txn:
             txn.delete(key)
             raw = txn.get(inode_key(number_of(key)))

@@ -6,8 +6,8 @@ one, puts the records of the old ones into LMDB, and removes them. A `Mark` says
 together with those records. Replay starts at the mark: what was folded is never applied again, not even if a power cut
 brings a removed segment back and takes the one after it.
 
-A segment ends where its first incomplete or damaged record begins: a kill leaves a torn tail, a disk leaves a flipped
-bit, and after either nothing can be trusted.
+A segment ends where its first incomplete or damaged record begins: a kill leaves a torn tail, a disk may flip a bit,
+and nothing after either can be trusted.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _NAME = re.compile(r"(\d{10})\.log")
 _write = libc.write_in_one_go
 
 RESERVE = 1 << 20
-"""Disk space reserved for each new segment: on a full disk, the deletions that make room can still be recorded."""
+"""Disk space reserved for each new segment, so that deletions that make room can be recorded even on a full disk."""
 RESERVE_AT_REST = 64 << 10
-"""The same while nothing happens and the disk has `PLENTY` of room. A fold may need more than this."""
+"""The same, while nothing happens and the disk has `PLENTY` of room. A fold may need more than this."""
 PLENTY = 1 << 30
 """Free bytes of the disk below which the whole reserve is kept."""
 
@@ -102,7 +102,7 @@ class Journal:
         self.length += length
 
     def segments(self) -> list[Descriptor]:
-        """Sync all of these to make everything appended so far survive a power cut."""
+        """All segments: syncing them makes everything appended so far survive a power cut."""
         return list(self._segments.values())
 
     def sync_names(self) -> None:
@@ -139,13 +139,13 @@ class Journal:
         return self.end
 
     def give_reserve_back(self) -> None:
-        """Free the space reserved for the newest segment: LMDB needs it more, or nobody does."""
+        """Free the space reserved for the newest segment, because LMDB needs it more or nobody needs it."""
         if self._number in self._segments:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._newest, self.length)
 
     def reserve_what_is_left(self) -> None:
-        """Reserve as much of a full disk as there is, before anybody else takes it: deletions will need it."""
+        """Reserve as much as a full disk has left, before anybody else takes it: deletions will need it."""
         for part in (1, 2, 4, 8):
             if _reserve(self._newest, self.length + RESERVE // part):
                 return
@@ -212,8 +212,8 @@ def replay(directory: Path, quarantine: Path, folded: Mark = Mark(0, 0)) -> Iter
     """Every complete record after `folded`, oldest first; stops for good at the first damaged one.
 
     A new segment is started only while the one before it is intact. So damage makes everything after it untrustworthy,
-    later segments included: applying them would leave a gap in history. What is not replayed is cut off and set aside
-    in `quarantine`. Segments that were folded are removed.
+    later segments included: applying them would leave a gap in history. Records that are not replayed are cut off and
+    set aside in `quarantine`. Segments that were folded are removed.
     """
     for number in segment_numbers(directory):
         path = segment_path(directory, number)
@@ -299,7 +299,7 @@ def _encode_header(number: int) -> bytes:
 
 
 def _checksum(number: int, body: bytes) -> int:
-    # Starts from the segment's number: what a block held in an older segment never passes for a record of this one.
+    # Starts from the segment's number: old bytes of another segment never pass for a record of this one.
     return zlib.crc32(body, number & 0xFFFFFFFF)
 
 

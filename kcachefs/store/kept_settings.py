@@ -21,7 +21,7 @@ _SIZE_MAX = 1 << 20
 def read(store: Path, name: str = NAME) -> dict[str, Any]:
     """The kept values by the names of their options; empty if the store keeps none, or is somebody else's.
 
-    Nobody mounts somebody else's store: opening it says why.
+    A store of somebody else's cannot be mounted: opening it says why.
     """
     try:
         fd = os.open(store / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -32,14 +32,14 @@ def read(store: Path, name: str = NAME) -> dict[str, Any]:
             return {}
         return msgspec.json.decode(os.read(fd, _SIZE_MAX), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise NotAStore(f"{store / name}: is damaged ({error}); remove it, and the defaults hold again") from None
+        raise NotAStore(f"{store / name}: is damaged ({error}); remove it to have the defaults again") from None
     finally:
         os.close(fd)
 
 
 def write(store: Path, values: dict[str, Any], name: str = NAME) -> None:
     """Keep these values and no others. A kill or a power cut leaves the old ones or the new ones."""
-    from kcachefs.store.header import clear_errors  # with LMDB behind it, which nobody needs who only reads
+    from kcachefs.store.header import clear_errors  # here, because it imports LMDB, which `read` does not need
 
     with clear_errors(store):
         replace_file(store / name, msgspec.json.format(msgspec.json.encode(values)) + b"\n")

@@ -1,4 +1,4 @@
-"""The ledger: which bytes of which volume belong to which object, and the sums of that.
+"""The ledger: which bytes of which volume belong to which object, and the sums over them.
 
 Records of objects, volumes and totals only ever change together, inside one transaction of the caller's. A function
 that takes a transaction runs under the catalog's lock. The ledger also chooses the volume to append to.
@@ -45,11 +45,11 @@ class Staged:
     end: bytes = b""
     """The plain bytes of the last frame."""
     is_packed: bool = False
-    """Compressed as far as it goes."""
+    """Compressed as far as possible."""
 
     @property
     def known(self) -> bool:
-        """Whether they were in the store already, so that nothing was written."""
+        """Whether the bytes were in the store already, so that nothing was written."""
         return self.volume < 0
 
 
@@ -68,7 +68,7 @@ class Ledger:
     # --- inside a transaction -----------------------------------------------------------------------------------------
 
     def place(self, txn: Transaction, staged: Staged, totals: Totals, old: ObjectRecord | None) -> ObjectRecord:
-        """Make staged bytes an object's, in place of its `old` ones if it had any. The caller puts the record."""
+        """Give an object staged bytes, in place of its `old` ones if it had any. The caller puts the record."""
         record = ObjectRecord(staged.volume, staged.offset, staged.length, staged.plain, staged.frames, 0)
         if old is None:
             totals.objects += 1
@@ -92,7 +92,7 @@ class Ledger:
         return record
 
     def set_references(self, txn: Transaction, digest: bytes, record: ObjectRecord, refs: int) -> None:
-        """Write down how many refer to an object; with none, it goes."""
+        """Set how many references an object has; without any, it goes."""
         totals = read_totals(txn)
         totals.referenced += record.plain * (refs - record.refs)
         record.refs = refs
@@ -112,7 +112,7 @@ class Ledger:
         try:
             raw = txn.get(key)
         except RecordDamaged:
-            return  # what else is alive in it is not known: it stays until fsck counts again
+            return  # nobody knows what else is alive in the volume: it stays until fsck counts again
         if raw is None:
             return
         volume = VolumeRecord.unpack(raw)
@@ -154,7 +154,7 @@ class Ledger:
             self._roll(volume.size)
 
     def retire(self) -> None:
-        """Close the active volume, so that it can be emptied."""
+        """Close the active volume, so that its objects can be moved out."""
         if self._volumes.active >= 0:
             self._roll(self._volumes.active_size)
 
@@ -203,7 +203,7 @@ class Ledger:
     def _remove_empty(self) -> None:
         """Remove the records of closed volumes that hold nothing. They were kept while a write to them was pending.
 
-        Only those whose file is empty: during a repair, objects may not have been counted yet.
+        Only if the file is empty too: during a repair, objects may not have been counted yet.
         """
         empty = [key for key, raw in self._catalog.walk(b"v") if raw is not None and self._is_empty(key, raw)]
         if empty:

@@ -1,9 +1,8 @@
 """Listings of large folders in the layout that the kernel takes, so that nobody waits for their names one by one.
 
-A listing is made of what the catalog says, and good as long as its folder has the time of change and the number of
-names that it was made with. A store is complete without them: one that is missing, damaged or out of date is made
-again. They are few and small: beyond `TOTAL_MAX` bytes or `FILES_MAX` files the oldest go. So what was read stays in
-memory.
+A listing is made from the catalog, and good as long as its folder has the time of change and the number of names that
+it was made with. A store is complete without listings: one that is missing, damaged or out of date is made again. They
+are few and small (beyond `TOTAL_MAX` bytes or `FILES_MAX` files the oldest go), so those that were read stay in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kcachefs.store.descriptor import remove_half_written, replace_file
 LISTING_MAX = 1 << 20
 """Bytes of one listing: some 15,000 names."""
 TOTAL_MAX, FILES_MAX = 8 << 20, 256
-"""Bytes of all of them on the disk, and how many there are."""
+"""Bytes of all listings on the disk, and how many there may be."""
 
 _MAGIC = b"kclistng"
 _HEAD = struct.Struct("<8sQqI")  # magic, folder, when it was changed last, how many records
@@ -35,7 +34,7 @@ _CHECK = struct.Struct("<I")  # the CRC-32 of all before it
 _NAME = re.compile(r"[0-9a-f]{16}")
 _FOLDER = stat.S_IFDIR >> 12
 _DOTS = 2
-"""Records beside those of names: `.` and `..`."""
+"""Records besides those of names: `.` and `..`."""
 
 Row = tuple[int, bytes, int, int]
 """Cookie, name, inode, type."""
@@ -51,7 +50,7 @@ class Listing:
         starts = _HEAD.size + 8 * count
         records = starts + 4 * (count + 1)
         if magic != _MAGIC or records > len(raw) - _CHECK.size:
-            raise ValueError("it is no listing")
+            raise ValueError("it is not a listing")
         view = memoryview(raw)
         self.raw = raw
         self._cookies = view[_HEAD.size : starts].cast("Q")
@@ -60,7 +59,7 @@ class Listing:
 
     @classmethod
     def of(cls, folder: int, parent: int, changed: int, names: Sequence[Row]) -> Listing:
-        """That of a folder with these names, in the order of their cookies, which was last changed at `changed`."""
+        """The listing of a folder with these names, in the order of their cookies, last changed at `changed`."""
         rows = [(1, b".", folder, _FOLDER), (2, b"..", parent, _FOLDER), *names]
         records = [
             _RECORD.pack(ino, cookie, len(name), kind) + name + bytes(-len(name) % 8)
@@ -73,11 +72,11 @@ class Listing:
         return cls(body + _CHECK.pack(crc32(body)))
 
     def is_of(self, changed: int, names: int) -> bool:
-        """Whether it is that of a folder with so many names that was last changed at `changed`."""
+        """Whether it is the listing of a folder with this many names, last changed at `changed`."""
         return self._changed == changed and len(self._cookies) == names + _DOTS
 
     def part(self, cookie: int, size: int) -> bytes:
-        """The records behind `cookie`, as many as fit into `size` bytes."""
+        """The records after `cookie`, as many as fit into `size` bytes."""
         begin = self._starts[bisect_right(self._cookies, cookie)]
         end = self._starts[bisect_right(self._starts, begin + size) - 1]
         return self._records[begin:end].tobytes()
@@ -92,9 +91,9 @@ class Listings:
         """One thread at a time changes the files. No lock is needed to read: each file is replaced as a whole."""
         self._loaded: dict[int, Listing] = {}
         self._sizes: dict[int, int] = {}
-        """Of the files, by folder, the oldest first."""
+        """Sizes of the files, by folder, the oldest first."""
         self._newest = 0
-        """The time of the newest, which the next one's is above: a clock may be coarse, or set back."""
+        """The time of the newest file. The next one's is later, even if the clock is coarse or was set back."""
         with contextlib.suppress(OSError):  # a store is complete without them
             names = [name for name in os.listdir(directory) if _NAME.fullmatch(name)]
             found = [(status, name) for name in names if (status := _read_ahead(directory / name)) is not None]
@@ -103,7 +102,7 @@ class Listings:
             self._sizes = {int(name, 16): status.st_blocks * 512 for status, name in found}
 
     def remove_leftovers(self) -> None:
-        """Remove what a kill left of a listing that was being written. Nobody else may have the store open."""
+        """Remove half-written listings that a kill left. Nobody else may have the store open."""
         with contextlib.suppress(OSError):
             remove_half_written(self.directory, _NAME)
 
@@ -111,7 +110,7 @@ class Listings:
         return self.directory / f"{folder:016x}"
 
     def folders(self) -> list[int]:
-        """The folders that there is a listing of, good or not."""
+        """The folders that have a listing, good or not."""
         return list(self._sizes)
 
     def get(self, folder: int) -> Listing | None:
@@ -132,7 +131,7 @@ class Listings:
             raise ValueError("it is longer than a listing can be")
         found = Listing(raw)
         if found.folder != folder:
-            raise ValueError("it is that of another folder")
+            raise ValueError("it belongs to another folder")
         return found
 
     def put(self, listing: Listing) -> None:
@@ -147,7 +146,7 @@ class Listings:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(self.directory, 0o700)
             try:
-                replace_file(path, listing.raw, sync=False)  # one that a power cut spoils fails its check
+                replace_file(path, listing.raw, sync=False)  # if a power cut spoils it, it fails its check
                 status = os.stat(path)
                 if status.st_mtime_ns <= self._newest:
                     os.utime(path, ns=(self._newest + 1, self._newest + 1))
@@ -160,7 +159,7 @@ class Listings:
         self.trim(TOTAL_MAX)
 
     def trim(self, most: int) -> None:
-        """Remove the oldest until the others take at most so many bytes, and are few enough."""
+        """Remove the oldest until the others take at most `most` bytes, and are few enough."""
         with self._lock:
             while self._sizes and (sum(self._sizes.values()) > most or len(self._sizes) > FILES_MAX):
                 self._remove(next(iter(self._sizes)))
@@ -185,12 +184,12 @@ def _open_file(path: Path) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     return fd
 
 
 def _read_ahead(path: Path) -> os.stat_result | None:
-    """Have the disk start on a file, so that whoever lists its folder soon need not wait. None if it is no file."""
+    """Have the disk start to read a file, so that a listing soon after need not wait. None if it is not a file."""
     try:
         fd = _open_file(path)
     except (OSError, ValueError):

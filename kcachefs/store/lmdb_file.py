@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
 _COMPACT_MIN, COMPACT_MAX = 64 << 10, 8 << 20
-"""A file is rewritten if at least the first number of bytes is free and at most the second in use: an unmount waits
-while these are checked and copied."""
+"""A file is rewritten if at least the first number of bytes is free and at most the second is in use: an unmount waits
+while the used ones are checked and copied."""
 _AHEAD_MAX = 32 << 20
 """Bytes of a file that are read ahead when it is opened."""
 _RECORD_OVERHEAD = 16
@@ -61,7 +61,7 @@ def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
 def _read_ahead(data: Path) -> None:
     """Ask the disk for a file, or for the beginning of a large one, without waiting for it.
 
-    After a reboot each page would be waited for by whoever needs it first: a listing of a thousand names needs 30.
+    Otherwise, after a reboot, the first to need a page waits for it: a listing of a thousand names needs 30.
     """
     with contextlib.suppress(OSError), open(data, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, _AHEAD_MAX, os.POSIX_FADV_WILLNEED)
@@ -83,7 +83,7 @@ def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> N
 
 
 def free_bytes(env: lmdb.Environment) -> int:
-    """What the file has in pages that nothing is in."""
+    """Bytes of the file's free pages."""
     stat = env.stat()
     used = 2 + stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
     return max(0, env.info()["last_pgno"] + 1 - used) * int(stat["psize"])
@@ -94,22 +94,22 @@ def _part_of(directory: Path) -> Path:
 
 
 def remove_part(directory: Path) -> None:
-    """Remove what a process left that was killed while it wrote the file in `directory` anew."""
+    """Remove what a process left that was killed while it rewrote the file in `directory`."""
     shutil.rmtree(_part_of(directory), ignore_errors=True)
 
 
 def compact_lmdb(directory: Path) -> None:
-    """Write the file in `directory` anew as `close_compact` does, however much is in it. Nobody may have it open."""
-    if not _page_problems(directory):  # LMDB may crash on a damaged tree already when it is opened
+    """Rewrite the file in `directory` as `close_compact` does, however much is in it. Nobody may have it open."""
+    if not _page_problems(directory):  # LMDB may crash on a damaged tree, even on opening it
         close_compact(open_lmdb(directory, DEFAULT_MAP_SIZE), directory, is_checked=True)
 
 
 def close_compact(env: lmdb.Environment, directory: Path, *, is_checked: bool = False) -> None:
-    """Close the file in `directory`, and replace it by one without free or half-filled pages if those are many.
+    """Close the file in `directory`; if it has many free or half-filled pages, replace it by one without them.
 
     A kill or a power cut leaves the old file or the new one. If there is no room for a second one, or the tree is
-    damaged, the old one stays: LMDB may crash on a damaged tree. `is_checked`: it is known to be sound, and nobody
-    waits, so that it does not matter how much is in use.
+    damaged, the old one stays: LMDB may crash on a damaged tree. `is_checked`: the tree is known to be sound, and
+    nobody waits, so that it does not matter how much is in use.
     """
     part = _part_of(directory)
     try:
@@ -146,7 +146,7 @@ def structure_problems(directory: Path) -> list[str]:
 
 
 def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
-    """The project's error for one of LMDB's, naming `thing` and what to do."""
+    """Our error for one of LMDB's: it names `thing` and says what to do."""
     code = getattr(error, "code", None)
     if isinstance(error, lmdb.DiskError) or code == errno.ENOSPC or "No space" in str(error):
         return NoSpace(f"{thing}: the disk is full; free some space and try again")
@@ -156,10 +156,10 @@ def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
         return StoreError(f"{thing}: is damaged ({error}); run: kcachefs fsck --repair")
     if "already open in this process" in str(error):  # as we hold the store's lock, it is one that the parent had open
         return StoreError(f"{thing}: was open when this process was forked; open it in a new process")
-    if "allocate memory" in str(error):  # its first page says how much address space it wants
+    if "allocate memory" in str(error):  # the file's first page says how much address space it needs
         return StoreError(
-            f"{thing}: wants more memory than this process may have: raise `ulimit -v`; "
-            "if there is no such limit it is damaged: run: kcachefs fsck --repair"
+            f"{thing}: needs more memory than this process may have: raise `ulimit -v`; "
+            "if there is no such limit, it is damaged: run: kcachefs fsck --repair"
         )
     return StoreError(f"{thing}: {error}")
 
@@ -202,7 +202,7 @@ def _check_size(env: lmdb.Environment, path: Path) -> None:
 
 
 def _page_problems(directory: Path) -> list[str]:
-    """What is wrong with the pages, read byte by byte: LMDB itself would crash on some of it."""
+    """What is wrong with the pages, read byte by byte: LMDB itself would crash on some kinds of damage."""
     try:
         return list(lmdb.verify.verify(str(directory)))  # type: ignore[no-untyped-call]
     except (lmdb.verify.VerifyError, OSError, struct.error) as error:
@@ -210,9 +210,9 @@ def _page_problems(directory: Path) -> list[str]:
 
 
 def _unfindable_records(directory: Path) -> list[str]:
-    """The first record that a walk in order meets and a search by its key does not: a key above it is damaged.
+    """The first record that a walk in order finds but a search by its key does not: a key above it is damaged.
 
-    Mending single records would not help such a tree: deleting by key would not reach them.
+    Mending single records cannot help such a tree: a deletion by key would not reach them.
     """
     with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False) as env:
         with env.begin(buffers=True) as txn, txn.cursor() as cursor:

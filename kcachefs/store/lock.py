@@ -1,7 +1,7 @@
-"""The store's exclusive lock: one process has a store open, and a second one is told which.
+"""The store's exclusive lock: only one process has a store open, and a second one is told which it is.
 
 It is a flock on a file in the store: the kernel drops it when its holder dies, however it dies. A forked child inherits
-it and closes it at once, which leaves it to the parent: it would keep others waiting after the parent has died.
+it and closes it at once, which leaves it to the parent: otherwise the child would hold it after the parent has died.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class StoreLock:
             self._fd = open_locked(path, flags, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreBusy(
-                f"{path.parent}: the store is in use by {_holder(path)}; unmount it, or wait until that is done"
+                f"{path.parent}: the store is in use by {_holder(path)}; unmount it, or wait until that has ended"
             ) from None
-        except IsADirectoryError:  # fsck needs the lock too, so it cannot put this right
+        except IsADirectoryError:  # fsck needs the lock too, so it cannot repair this
             raise NotAStore(f"{path}: {NO_FILE}; move it away") from None
         program = Path(sys.argv[0]).name or "python"
         os.ftruncate(self._fd, 0)
@@ -45,7 +45,7 @@ class StoreLock:
     def release(self) -> None:
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
-            # By closing alone it would last as long as a child does that was forked just now.
+            # Closing alone is not enough: a child that was just forked would still hold it.
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             os.close(self._fd)
             self._fd = -1

@@ -1,9 +1,9 @@
 """Fetches what the next read will probably ask for: the object of a file that was just looked up.
 
-A program that looks a small file up reads it some 10 µs later. Meanwhile the engine's thread would only look for the
+A program that looks a small file up reads it some 10 µs later. In that time the engine's thread would only look for the
 next request. Instead it fetches the object's record and its bytes as they are stored, so that the read only has to
-decode them. It takes those that the page cache has, and does not wait for the volume's disk. Programs that only look at
-names make it stop: of what is looked up then, one in 32 is fetched, to see whether it is read.
+decode them. It takes only bytes that are in the page cache, and does not wait for the volume's disk. When programs only
+look at names, it all but stops: it then fetches one in 32 of the files looked up, to see whether that one is read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kcachefs.store.volumes import Volumes
 STORED_MAX = 64 << 10
 """Longer objects take longer to fetch than a program takes to ask for them."""
 VAIN_MAX = 4
-"""So many in a row that nobody read mean that names are looked at, not files; so many that could not be fetched mean
-that they are not in the page cache."""
+"""If nobody read this many in a row, programs look at names, not files; if this many could not be fetched, they are not
+in the page cache."""
 TRIED = 32
-"""Of so many lookups one is tried all the same."""
+"""One of this many lookups is tried all the same."""
 
 
 class NextRead:
@@ -35,7 +35,7 @@ class NextRead:
         self._expected: bytes | None = None
         self._ready: tuple[bytes, ObjectRecord, bytearray] | None = None
         self._vain = 0
-        """How many in a row nobody read, or could not be fetched."""
+        """How many in a row were not read or could not be fetched."""
         self._left_out = 0
 
     def expect(self, digest: bytes) -> None:
@@ -50,10 +50,10 @@ class NextRead:
         self._expected = digest
 
     def prepare(self) -> None:
-        """There is a moment: fetch what is expected. Raises nothing."""
+        """The engine is idle for a moment: fetch what is expected. Raises nothing."""
         digest, self._expected = self._expected, None
         if digest is not None:
-            with contextlib.suppress(Exception):  # the read will come upon it, and report it
+            with contextlib.suppress(Exception):  # the read meets the same error, and reports it
                 self._fetch(digest)
 
     def _fetch(self, digest: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Keys and records of what lies in volumes: objects, volumes and their totals. The schema is in records.py."""
+"""Keys and records of objects, of the volumes that hold them, and of their totals. The schema is in records.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ObjectRecord:
     DAMAGED: ClassVar[int] = 2
     """Its bytes failed verification and were set aside; storing the same bytes again heals it."""
     PACKED: ClassVar[int] = 4
-    """Compressed as far as it goes: repacking copies it as it is."""
+    """Compressed as far as possible: repacking copies it as it is."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIQQIIB")
 
@@ -84,7 +84,7 @@ class VolumeRecord:
 
 @dataclass(slots=True)
 class Totals:
-    """The sums over all object and volume records; the transactions that change those change this one too."""
+    """The sums over all object and volume records; every transaction that changes one of those changes these too."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQ")
 
@@ -92,7 +92,7 @@ class Totals:
     plain: int = 0
     """Plain bytes of all objects, each counted once."""
     referenced: int = 0
-    """Plain bytes as those who refer to them see them: each object counted once per reference."""
+    """Plain bytes, each object counted once per reference."""
     live: int = 0
     """Bytes in volumes that belong to an object."""
     volumes: int = 0

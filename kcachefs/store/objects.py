@@ -2,7 +2,7 @@
 
 Storing takes three steps. `stage` hashes, compresses and appends the bytes, without a lock that a reader or another
 writer would wait for. `link` makes them known inside the caller's transaction, so that an inode and the object it
-refers to appear at the same instant. `settle` comes last, whether that went well or not. Bytes that were staged and
+refers to appear at the same instant. `settle` comes last, whether or not that succeeded. Bytes that were staged and
 never linked are dead space, nothing worse.
 
 Wrong bytes are never returned. An object that fails its check is copied to the quarantine and its record is marked;
@@ -49,7 +49,7 @@ SHARED_MAX = 512 << 10
 IN_MEMORY_MAX = 4 << 20
 """Plain bytes up to which an object is put together in memory before it is written."""
 CACHE_BYTES = 16 << 20
-"""Bytes of decoded frames to keep."""
+"""Bytes of decoded frames that are kept."""
 _QUARANTINE_MAX = 64 << 20
 
 
@@ -84,7 +84,8 @@ class Objects:
     def stage(self, data: bytes, beside: Container[bytes] = ()) -> Staged:
         """Hash the bytes; compress and append them unless they are in the store already. Any thread.
 
-        `beside`: digests of what is staged and will be linked together with this, and need not be stored twice.
+        `beside`: digests of bytes that are staged already and will be linked in the same transaction: they are not
+        stored twice.
         """
         return self._stage_plain(split(data), beside)
 
@@ -95,7 +96,7 @@ class Objects:
         return self.stage_frames(read_frames(fd))
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
-        """The same for bytes that come frame by frame. That they were there already shows only when they are linked."""
+        """The same for bytes that come frame by frame. Only `link` finds out whether they were there already."""
         hasher, rows, plain, frame = blake3(), [], 0, b""
         with self._own_volume() as (number, fd):
             for frame in frames:
@@ -111,7 +112,7 @@ class Objects:
         return Staged(hasher.digest(), plain, number, 0, length, len(rows), own_volume=True, end=frame)
 
     def link(self, txn: Transaction, *batch: Staged, held: bool = False) -> None:
-        """Add one reference to each of these, inside `txn`. A held object has at most one for being held."""
+        """Add one reference to each of these, inside `txn`. Being held counts as one, however often that is asked."""
         totals, is_changed = read_totals(txn), False
         for staged in batch:
             key = object_key(staged.digest)
@@ -135,7 +136,7 @@ class Objects:
             txn.put(TOTALS_KEY, totals.pack())
 
     def settle(self, staged: Staged) -> None:
-        """After the transaction, whether it went well or not: move what was staged to its place, or remove it."""
+        """After the transaction, whether or not it succeeded: move what was staged to its place, or remove it."""
         if staged.known:
             return
         if not staged.own_volume:
@@ -161,7 +162,7 @@ class Objects:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def remember(self, staged: Staged) -> None:
-        """Keep the last frame of what was just stored: a reader who comes soon need not decode it."""
+        """Keep the last frame of what was just stored, so that the next reader need not decode it."""
         start = last_frame(staged.plain)
         if len(staged.end) == staged.plain - start:
             self.cache.put((staged.digest, start // FRAME_SIZE), staged.end)
@@ -197,7 +198,7 @@ class Objects:
                 try:
                     plain = self.frames.decode_single(digest, *fetched)
                 except (ObjectDamaged, OSError):
-                    pass  # below it is read again, and what is wrong with it is found
+                    pass  # it is read again below, which finds out what is wrong
                 else:
                     self.cache.put((digest, 0), plain)
                     return plain if offset == 0 and size >= len(plain) else plain[offset : offset + size]
@@ -215,7 +216,7 @@ class Objects:
             index, start = divmod(offset, FRAME_SIZE)
             whole = min(FRAME_SIZE, record.plain - index * FRAME_SIZE)
             length = min(whole - start, end - offset)
-            # One of many frames, read whole, is in the kernel's page cache from now on and not needed here.
+            # If one of many frames is read whole, the kernel's page cache has it from now on: no need to keep it here.
             frame = self._frame(digest, record, index, keep=length < whole or record.frames == 1)
             parts.append(frame if length == len(frame) else memoryview(frame)[start : start + length])
             offset += length
@@ -238,7 +239,7 @@ class Objects:
     # --- verifying ----------------------------------------------------------------------------------------------------
 
     def verify(self, digest: bytes) -> bool:
-        """Read it all from the disk, past every cache, and compare it with its digest. Sets it aside if damaged."""
+        """Read all of an object from the disk, past our caches, and compare its digest. Sets it aside if damaged."""
         while (damage := self.examine(digest)) is not None:
             record = self.record(digest)
             if record is None:
@@ -359,7 +360,7 @@ class Objects:
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether it tells something about the object: a missing or unreadable file does, too many open files does not."""
+    """Whether an error says something about the object: an unreadable file does, too many open files do not."""
     return isinstance(error, ObjectDamaged | FileNotFoundError) or (
         isinstance(error, OSError) and error.errno == errno.EIO
     )

@@ -1,7 +1,7 @@
-"""The places of a store: its folders and files, and what to do where one is missing or something else stands there.
+"""The places of a store: its folders and files, and what to do if one is missing or something else is in its place.
 
-Tools that copy or clean up leave empty folders out. That loses nothing, and opening a store makes them again. A part
-that is missing with what it held is a loss: opening refuses, and only a repair goes on without it.
+Tools that copy or clean up may leave out empty folders. That loses nothing, and opening a store makes them again. If a
+part is missing with what it held, that is a loss: opening refuses, and only a repair goes on without it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def make_folder(path: Path, name: str) -> None:
 
 
 def closed_folder(path: Path) -> Path | None:
-    """The folder in which this user cannot make the store at `path`; None if it is there, or can be made."""
+    """The folder that keeps this user from making the store at `path`; None if the store exists or can be made."""
     if os.path.lexists(path):
         return None
     nearest = next(folder for folder in path.absolute().parents if os.path.lexists(folder))
@@ -41,7 +41,7 @@ def refuse_lost(part: Path, is_needed: bool) -> None:
 
 
 def refuse_misplaced(path: Path) -> None:
-    """Raise if a file of the store at `path` is a directory, or a folder of it is none that the store needs."""
+    """Raise if a file of the store at `path` is a directory, or a folder that the store needs is a file."""
     for one, problem in misplaced(path):
         if one.name == "listings":
             continue
@@ -50,7 +50,7 @@ def refuse_misplaced(path: Path) -> None:
 
 @contextlib.contextmanager
 def in_their_places() -> Iterator[None]:
-    """Turn the errors of a file in one of the folders that is a directory into one that says what to do."""
+    """If a file in one of the folders is a directory, turn that error into one that says what to do."""
     try:
         yield
     except IsADirectoryError as error:
@@ -58,7 +58,7 @@ def in_their_places() -> Iterator[None]:
 
 
 def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
-    """What stands in the place of a file or a folder of the store at `path`, and what is wrong with it, in words.
+    """What is in the place of a file or a folder of the store at `path`, and what is wrong with it, in words.
 
     Links are not looked at: they are refused elsewhere.
     """
@@ -71,7 +71,7 @@ def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def misplaced_inside(path: Path) -> Iterator[tuple[Path, str]]:
-    """The same for what is in the folders, which hold nothing but files."""
+    """The same for the content of the folders, which hold nothing but files."""
     for name in FOLDERS:
         if name != _QUARANTINE and _kind(path / name) == stat.S_IFDIR:
             with os.scandir(path / name) as found:
@@ -80,7 +80,7 @@ def misplaced_inside(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def set_aside(path: Path, one: Path) -> Path:
-    """Move what does not belong where it is into the quarantine of the store at `path`; returns where it is then."""
+    """Move a misplaced file or folder into the quarantine of the store at `path`; returns its new path."""
     name = f"stray-{one.name}"
     if one == path / _QUARANTINE:
         one = one.rename(path / name)

@@ -1,7 +1,7 @@
 """The catalog's schema: every key and every record. This table is the authority on meaning, docs/format.md on bytes.
 
 One ordered keyspace. The first byte of a key names its table; integers in keys are big-endian, so that keys sort by
-number. Values are little-endian with fixed layouts, never pickled. The catalog puts a checksum behind each value; the
+number. Values are little-endian with fixed layouts, never pickled. The catalog puts a checksum after each value; the
 table shows values without it. Keys and codecs of `o`, `v` and `t` are in object_records.py, those of `e`, `g`, `l`, `c`
 and `u` in entry_records.py, those of `d` in history_records.py, all others are here.
 
@@ -170,7 +170,7 @@ class Content:
     OBJECT = 1
     """A sealed object, by `digest`."""
     SPOOL = 2
-    """A file in the spool, numbered `spool`. That file's size is the right one, not the record's."""
+    """A file in the spool, numbered `spool`. Its size is that of the spool file, not the record's."""
     SLOT = 3
     """A slot of the slot file, numbered `spool`: a small file that is not sealed yet."""
 
@@ -182,14 +182,14 @@ class Inode:
     `parent` is the directory that holds it; for a file with several names, the directory of the newest. A directory's
     `size` is the number of names in it, and its `target` is its own name. `entry` is the entry it belongs to, or 0.
 
-    A synced file that was written since *keeps* what was synced, for the case that the power goes: `digest` is that
-    object, or NO_DIGEST if the file was empty, and `target` holds its mtime.
+    A synced file that was written since *keeps* what was synced, in case of a power cut: `digest` is that object, or
+    NO_DIGEST if the file was empty, and `target` holds its mtime.
     """
 
     MUTABLE: ClassVar[int] = 1
-    """Was written again after its first close: stays in the spool until nobody has touched it for long."""
+    """Was written again after it was sealed or synced: stays unsealed until it has been quiet for long."""
     SYNCED: ClassVar[int] = 2
-    """fsync(2) was called for it: when it is written again, it keeps what was synced until the new bytes are safe."""
+    """It was synced (fsync(2)): if it is written again, it keeps what was synced until the new bytes are safe."""
     ADOPTED: ClassVar[int] = 4
     """Was adopted from another cache: the entry it makes does not count as a miss."""
     PUBLISHED: ClassVar[int] = 8
@@ -271,7 +271,7 @@ NO_DIGEST = bytes(DIGEST_SIZE)
 
 
 def _start(name: str) -> int:
-    """Where a field of an inode begins in its record: in the codec's format, one letter stands for each before it."""
+    """Where a field of an inode begins in its record: the codec's format has one letter for each field before it."""
     place = [each.name for each in fields(Inode)].index(name)
     return struct.calcsize(Inode.CODEC.format[: 1 + place])
 

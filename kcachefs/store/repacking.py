@@ -2,13 +2,13 @@
 
 Sealing is quick because programs wait for room; it compresses lightly. What is still there when the store rests is
 compressed again at `LEVEL`, with a dictionary of what objects share (`dictionaries.py`), which takes a hundred times as
-long to encode and no longer to decode. Volumes are taken as a
-whole: everything alive in them goes to a new volume, and the next fold removes them. Small volumes that were repacked
-before are merged on the way, so that a store that rests often does not end up with many.
+long to encode and no longer to decode. Volumes are taken as a whole: everything alive in them goes to a new volume, and
+the next fold removes them. Small volumes that were repacked before are merged on the way, so that a store that rests
+often does not end up with many.
 
-`repack` is a generator and works in steps of a frame, a page of records or a transaction: whoever drives it decides
-before each step whether the machine has time for it, and may give up at any point. One thread at a time, beside readers
-and writers.
+`repack` is a generator and works in steps of a frame, a page of records or a transaction: its caller decides before
+each step whether the machine has time for it, and may give up at any point. One thread at a time, alongside readers and
+writers.
 
 A kill loses the volume that was being written and nothing else: opening the store removes it, and the next call starts
 with what is left. The new volume is synced before any record points to it, as in compaction. An object's length is
@@ -37,16 +37,16 @@ from kcachefs.store.records import INODE_DIGEST, Content, Inode, inode_key, numb
 
 LEVEL = 19
 REST_SECONDS = 60.0
-"""How long nothing must have been appended to a volume: what is deleted soon is not worth the effort."""
+"""For how long nothing must have been appended to a volume: objects that are soon deleted are not worth the effort."""
 BATCH = 4 << 20
-"""Stored bytes that are repacked at a time: what a kill loses, and how much more room the store needs meanwhile."""
+"""Stored bytes that are repacked at a time: the work that a kill loses, and the extra room that repacking needs."""
 _PAGE = 256
 
 Steps = Generator[None, None, None]
 Attempts = dict[int, tuple[int, int]]
 """By volume: how many live bytes it still had after the last attempt, and how many attempts left it like that."""
 ATTEMPTS_MAX = 3
-"""What stays behind so often is damaged, and is let be until something changes in its volume."""
+"""Objects that stay behind this often are damaged, and are left alone until something changes in their volume."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Batch:
     begun: dict[int, int] = field(default_factory=dict)
     """The new volumes, and how many bytes each has."""
     descriptors: dict[int, Descriptor] = field(default_factory=dict)
-    """What they are written to."""
+    """Descriptors to write them to, by volume."""
 
 
 def repack(
@@ -100,7 +100,7 @@ def unpacked_bytes(objects: Objects) -> int:
 
 
 def _next_batch(objects: Objects, attempts: Attempts, tried: set[int], rest_seconds: float, room: int) -> _Batch | None:
-    """Volumes that rest and were never repacked, and small ones that were, as long as those are no larger."""
+    """Volumes that rest and were never repacked, and small repacked ones that are not larger than those together."""
     objects.catalog.fold()
     chosen, size = [], 0
     packed: list[tuple[int, int]] = []
@@ -196,7 +196,7 @@ def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
             ObjectDamaged,
             RecordDamaged,
             FileNotFoundError,
-        ):  # moved meanwhile; if it is damaged, whoever reads it finds out
+        ):  # it was moved, or is damaged, and then whoever reads it finds out
             continue
         shared = shared if shared >= 0 else _begin(objects, batch)
         offset = batch.begun[shared]
@@ -225,7 +225,7 @@ def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, re
 
 
 def _encode(objects: Objects, codec: Codec, digest: bytes, record: ObjectRecord, dictionary: int) -> Iterator[bytes]:
-    """An object as it is to be stored, frame by frame, and its tail. A frame that would not get shorter stays."""
+    """An object as it will be stored: its frames, then its tail. A frame that would not get shorter stays as it is."""
     rows: list[tuple[int, bytes]] = []
     for index in range(record.frames):
         plain, before = objects.frames.read_both(digest, record, index)
@@ -257,7 +257,7 @@ def _note_copy(batch: _Batch, digest: bytes, record: ObjectRecord, number: int, 
 
 
 def _mark_packed(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
-    """Say of an object with a volume of its own that there is nothing to gain."""
+    """Note of an object with a volume of its own that repacking gains nothing."""
     with objects.catalog.transaction() as txn:
         raw, volume = txn.get(object_key(digest)), txn.get(volume_key(record.volume))
         if raw is None or volume is None or (current := ObjectRecord.unpack(raw)).place != record.place:
@@ -273,7 +273,7 @@ def _mark_packed(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
 
 
 def _refer_all(objects: Objects, table: EntryTable, batch: _Batch) -> Steps:
-    """Have the records point to the copies, and mark the new volumes."""
+    """Point the records to the copies, and record the new volumes."""
     if not batch.copies:
         return
     files = yield from _files_of(objects, {copy.digest for _, copy in batch.copies})
@@ -304,7 +304,7 @@ def _files_of(objects: Objects, digests: set[bytes]) -> Generator[None, None, di
 
 
 def _refer(objects: Objects, table: EntryTable, record: ObjectRecord, copy: Staged, inos: list[int]) -> None:
-    """Point an object's record to its copy, unless it moved, or something that the walk missed refers to it."""
+    """Point an object's record to its copy, unless it moved or has references that the walk missed."""
     with objects.catalog.transaction() as txn:
         raw = txn.get(object_key(copy.digest))
         current = ObjectRecord.unpack(raw) if raw is not None else None
@@ -318,7 +318,7 @@ def _refer(objects: Objects, table: EntryTable, record: ObjectRecord, copy: Stag
         txn.put(object_key(copy.digest), objects.ledger.place(txn, copy, totals, current).pack())
         txn.put(TOTALS_KEY, totals.pack())
         for key, row in rows:
-            txn.put(key, row)  # as it is: so that observers of the catalog see whom the new length concerns
+            txn.put(key, row)  # unchanged, so that observers of the catalog see whose account the new length changes
             inode = Inode.unpack(row)
             if inode.entry and inode.content == Content.OBJECT:
                 table.resize_file(txn, inode.entry, inode.uid, copy.length - current.length)

@@ -1,7 +1,7 @@
 """Ring files: a fixed number of slots of one size, in which a new record takes the place of the oldest.
 
-A record has a number and stands in the slot `number % slots`, behind a checksum. So a file never grows beyond its
-slots and takes only as much of the disk as was ever written. A record that a kill or a power cut tore counts as absent.
+A record has a number and is in the slot `number % slots`, after its checksum. So a file never grows beyond its slots
+and takes only as much of the disk as was ever written. A record that a kill or a power cut tore counts as absent.
 Nothing is synced: a kill loses nothing, a power cut may lose the last records.
 
 A file is made with its first record. One thread at a time writes; any may read.
@@ -43,11 +43,11 @@ class RingFile:
         return number
 
     def put(self, number: int, body: bytes) -> None:
-        """Write the record with that number. What is too long for a slot is cut off."""
+        """Write the record with this number, cut off if it is too long for a slot."""
         body = body[: self.body_max]
         rest = HEAD.pack(0, len(body), number)[_CHECKSUM.size :] + body
         raw = _CHECKSUM.pack(zlib.crc32(rest)) + rest
-        following = max(self.next_number, number + 1)  # before there is a file to search, when this makes it
+        following = max(self.next_number, number + 1)  # first, because this may make the file that it searches
         try:
             os.pwrite(self._open(), raw, number % self.slots * self.size)
         except OSError as error:
@@ -56,7 +56,7 @@ class RingFile:
         self.allocated = self._blocks()
 
     def get(self, number: int) -> bytes | None:
-        """The body of the record with that number; None if it was replaced, is damaged or was never there."""
+        """The body of the record with this number; None if it was replaced, is damaged or never existed."""
         found = self._parse(self._read(number % self.slots * self.size, self.size))
         return found[1] if found is not None and found[0] == number else None
 
@@ -67,7 +67,7 @@ class RingFile:
         return sorted(record for record in found if record is not None)
 
     def damaged(self) -> list[int]:
-        """Slots that hold something, but no record that belongs there."""
+        """Slots that hold something that is not a record of that slot."""
         raw, size, wrong = self._read(0, self.slots * self.size), self.size, []
         empty = bytes(size)
         for slot in range(-(-len(raw) // size)):
@@ -91,7 +91,7 @@ class RingFile:
         return self._next
 
     def column(self, start: int, width: int) -> bytearray:
-        """Bytes `start` to `start + width` of every body, one slot's behind the other's, unchecked: quick to search."""
+        """Bytes `start` to `start + width` of every body, slot after slot, unchecked: quick to search."""
         raw = self._read(0, self.slots * self.size)
         raw += bytes(-len(raw) % self.size)
         column = bytearray(len(raw) // self.size * width)

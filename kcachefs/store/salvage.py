@@ -1,8 +1,8 @@
 """Salvage: sets a catalog with a damaged LMDB file aside and makes a new one from what can still be read.
 
 LMDB trusts its pages and may crash on damaged ones, so child processes read it: one from the first record forward, one
-from the last record backward. What they print before they end, or crash, is kept if it passes its checksum. If not a
-single object record is left, objects are registered from the trailers in the volumes, as held.
+from the last record backward. Each record that they print before they end, or crash, is kept if it passes its checksum.
+If not a single object record is left, objects are registered from the trailers in the volumes, as held.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def rebuild_catalog(path: Path) -> str:
     if new.is_dir() and not (path / "catalog").is_dir():
         os.rename(new, path / "catalog")
         sync_directory(path)
-        return "put in place, as an interrupted repair had left it"
+        return "put in place, as left ready by an interrupted repair"
     volumes = Volumes(path / "volumes", path / "incoming")
     records = _readable(path / "catalog")
     salvaged = len(records)
@@ -98,7 +98,7 @@ def objects_in(volumes: Volumes, wanted: set[bytes] | None = None) -> Iterator[t
 
 
 def _protect_files(volumes: Volumes, records: dict[bytes, bytes]) -> None:
-    # Opening the store removes files that no record knows. The checks after that find out which of them are dead.
+    # Opening the store removes files that no record knows. The checks that follow find out which ones are dead.
     numbers = volumes.numbers()
     for number in numbers:
         if volume_key(number) not in records:
@@ -124,7 +124,7 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
             cwd=own_python.DIRECTORY,
             env=own_python.environment(),
         )
-        if reader.returncode > 0:  # it did not crash on the catalog: it could not even look
+        if reader.returncode > 0:  # it did not crash on the catalog, but could not even read it
             reason = reader.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise StoreError(f"{directory}: cannot be read: {reason}; nothing was changed")
         for batch in decode_records(0, reader.stdout):
@@ -136,7 +136,7 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
 
 def _dump(directory: str, direction: str) -> None:
     """The child process: prints record after record until it is done, or crashes."""
-    with contextlib.suppress(lmdb.Error, FileNotFoundError):  # what came before it is all there is
+    with contextlib.suppress(lmdb.Error, FileNotFoundError):  # then nothing more can be read
         left = os.stat(os.path.join(directory, "data.mdb")).st_size
         env = lmdb.open(directory, map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False)
         with env.begin(buffers=True) as txn, txn.cursor() as cursor:

@@ -2,8 +2,8 @@
 
 Making a file costs the disk's filesystem a journal transaction, which waits while another one is being committed, and
 our own folds cause commits all the time. A slot costs nothing: it is a range of a file that exists already and keeps
-its blocks. Beyond the end of the file that is in it, a slot holds whatever was there before; whoever lets that file
-grow zeroes the gap.
+its blocks. Beyond the end of the small file that is in it, a slot holds whatever was there before; whoever makes that
+file larger zeroes the gap.
 
 Slots are handed out by number. Any thread may read and write the slots it was given; `take` and `free` lock.
 """
@@ -24,7 +24,7 @@ SLOT_SIZE = 1 << 20
 KEEP = 256
 """Free slots that keep their blocks for the next file; any others give them back."""
 _BLOCK = 4096
-"""What a disk gives back at least; a free slot keeps no more after `keep_little`."""
+"""The smallest piece that a disk gives back; after `keep_little`, a free slot keeps no more than that."""
 _ZEROS = bytes(64 << 10)
 _PUNCH = libc.FALLOC_FL_PUNCH_HOLE | libc.FALLOC_FL_KEEP_SIZE
 
@@ -38,13 +38,13 @@ class SlotFile:
         self._lock = threading.Lock()
         self._keeps_little = False
         self._keeps_blocks = True
-        """Whether a free slot may have blocks."""
+        """Whether any free slot may have blocks."""
         taken = set(used)
         self._next = max(taken, default=-1) + 1
         self._free = [slot for slot in range(self._next) if slot not in taken]
         self._unknown = len(self._free)
-        """Free slots at the end of the list that an earlier process may have left blocks in. Of those that were freed
-        since, the last `KEEP` may have some."""
+        """Free slots at the end of the list that an earlier process may have left blocks in. Of those freed since, the
+        last `KEEP` may have some."""
         if not taken:
             os.ftruncate(self._fd, 0)
 
@@ -61,7 +61,7 @@ class SlotFile:
             return self._next - 1
 
     def free(self, slot: int) -> None:
-        """Take a slot back. The caller has seen to it that no record on disk refers to it any more."""
+        """Take a slot back. The caller has made sure that no record on disk refers to it any more."""
         with self._lock:
             if len(self._free) < KEEP:
                 if self._keeps_little:
@@ -86,7 +86,7 @@ class SlotFile:
             self._unknown = 0
 
     def shrunk(self, slot: int, size: int) -> None:
-        """The file in a slot has so many bytes only: give the blocks behind them back."""
+        """The file in a slot has only `size` bytes: give the blocks after them back."""
         if size <= SLOT_SIZE - _BLOCK:
             self._punch(slot, -(-size // _BLOCK) * _BLOCK)
 

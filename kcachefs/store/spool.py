@@ -1,7 +1,7 @@
 """The spool: plain files for bytes that are not sealed yet, or that change too often to be.
 
-A spool file is handed out by number and comes back when no inode refers to it any more and that is on disk. Empty files
-are kept for reuse: making a new one is a large part of what a small write costs.
+A spool file is handed out by number and comes back once no inode refers to it any more and the disk has recorded that.
+Empty files are kept for reuse: making a new one is a large part of what a small write costs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class Spool:
         self._directory = directory
         self._free: list[int] = []
         self._used = set(self.numbers())
-        """Files that may hold something. So nobody has to look at the empty ones to add up the bytes."""
+        """Files that may hold something: only these are looked at to add up the bytes."""
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
-        """The number of an empty file that nothing refers to, to be opened with `create`; None: then a new number."""
+        """The number of an empty file that nothing refers to, to be opened with `create`; None if there is none."""
         with self._lock:
             return self._free.pop() if self._free else None
 
     def open(self, number: int, *, create: bool = False) -> int:
-        """A descriptor for it. Without `create` a missing file raises: it must not come back as an empty one."""
+        """A descriptor of a spool file. Without `create`, a missing file raises: it must not come back empty."""
         path = self.path(number)
         if create:
             with self._lock:
@@ -49,7 +49,7 @@ class Spool:
             raise or_no_space(error, path) from error
 
     def recycle(self, number: int) -> None:
-        """Take a file back: nothing refers to it any more, and that is on disk. Empties it for reuse, or removes it."""
+        """Take back a file to which no record on disk refers any more. Empties it for reuse, or removes it."""
         path = self.path(number)
         with self._lock:
             keep = len(self._free) < KEEP
@@ -74,7 +74,7 @@ class Spool:
             used = list(self._used)
         total = 0
         for number in used:
-            with contextlib.suppress(FileNotFoundError):  # recycled meanwhile
+            with contextlib.suppress(FileNotFoundError):  # it was recycled
                 total += os.stat(f"{self._directory}/{number:016x}").st_blocks * 512
         return total
 

@@ -52,7 +52,7 @@ from kcachefs.store.volumes import Volumes
 log = logging.getLogger(__name__)
 
 COPIED_MAX = 1 << 20
-"""Bytes that compaction copies before the volumes go that they are from: on a full disk there is no room for more."""
+"""Bytes that compaction copies before it removes the volumes they are from: a full disk has no room for more."""
 FOLD_SECONDS = 1.0
 FOLD_BYTES = 1 << 20
 """Journal bytes that start a fold early. This bounds what recovery replays and what a fold sorts at once."""
@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     create: bool = True
     mounted: float | None = None
-    """When the mount began that the store is opened for, in seconds since 1970."""
+    """When the mount began for which the store is opened, in seconds since 1970."""
     resumed: bool = False
     """Open only the store that this mount has had open before."""
     level: int = DEFAULT_LEVEL
@@ -78,11 +78,11 @@ class Parts(NamedTuple):
     """What a store takes on disk, by what it is for."""
 
     payload: int
-    """What is stored of the objects."""
+    """The bytes stored for objects."""
     overhead: int
     """Records, dictionaries, listings and history."""
     slack: int
-    """Room that nothing is in: deleted objects, free pages of the catalog, slots that are kept for files to come."""
+    """Room that holds nothing: deleted objects, free pages of the catalog, slots that are kept for files to come."""
 
 
 class Store:
@@ -104,7 +104,7 @@ class Store:
             undo.callback(self.lock.release)
             was_closed = not self._header.boot
             note_opening(self.path, self._header, options.mounted)
-            if was_closed:  # should opening fail, it still is
+            if was_closed:  # it still is if opening fails
                 undo.callback(forget_boot, self.path, self._header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
@@ -135,7 +135,7 @@ class Store:
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
             )
-            # A slot or file whose deletion could not be folded is freed when it can; until then nobody may have it.
+            # A slot or file whose deletion could not be folded is freed once it is; until then it may not be reused.
             unfolded = {key for key in self.catalog.unfolded_keys() if key[:1] in (b"a", b"s")}
             slots = {key for key in unfolded if key[:1] == b"a"}.union(self.catalog.keys(b"a"))
             refuse_lost(self.path / SLOTS, bool(slots) and not self.lost_power)
@@ -165,7 +165,7 @@ class Store:
 
     @property
     def recovered(self) -> int:
-        """How many journal records the last owner had acknowledged and not folded."""
+        """How many journal records the last owner had acknowledged but not folded."""
         return self.catalog.recovered
 
     def transaction(self, on_failure: Callable[[], None] | None = None) -> Transaction:
@@ -186,7 +186,7 @@ class Store:
         self.catalog.sync()
 
     def compact(self, share: float = 0.5) -> int:
-        """Move what is alive out of volumes of which less than `share` is, and remove them; returns the bytes freed."""
+        """Move objects out of volumes of which less than `share` is alive, and remove these; returns bytes freed."""
         self.objects.ledger.retire_if_sparse(share)
         self.fold()
         self.slots.trim()
@@ -201,19 +201,19 @@ class Store:
         return freed
 
     def repack(self, rest_seconds: float = REST_SECONDS, room: Callable[[], int] = lambda: 1 << 62) -> Steps:
-        """Compress what has rested that long as far as it goes, step by step; see `repacking.py`.
+        """Compress what has rested for `rest_seconds` as far as possible, step by step; see `repacking.py`.
 
-        `room` says how many more bytes the store may take meanwhile.
+        `room` says how many more bytes the store may take while that goes on.
         """
         return repack(self.objects, self._repacking, rest_seconds, room)
 
     def rest(self) -> None:
-        """Give back room that is only kept for what is to come: nothing has happened for a while. Cheap to repeat."""
+        """Nothing has happened for a while: give back room that is only kept for later. Cheap to repeat."""
         self.slots.trim()
         self.catalog.rest()
 
     def keep_reserve(self) -> None:
-        """Call every second or so: takes back what `rest` gave away that the next deletions need on a full disk."""
+        """Reserve again what `rest` gave back and deletions need on a full disk. To be called every second or so."""
         self.catalog.keep_reserve()
 
     def used_bytes(self) -> int:
@@ -221,7 +221,7 @@ class Store:
         return sum(self.bytes_by_kind().values())
 
     def bytes_by_kind(self) -> dict[str, int]:
-        """The same, by what takes it."""
+        """The same, by kind of data."""
         catalog, totals = self.catalog.statistics(), self.objects.totals()
         return {
             "objects": totals.live,
@@ -319,11 +319,11 @@ class Store:
         self.close()
 
     def _recover(self) -> None:
-        # What a dead process wrote may be in the page cache only: sync it before LMDB refers to it.
+        # What a dead process wrote may be only in the page cache: sync it before LMDB refers to it.
         self.volumes.mark_unsynced(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
         if self._header.doubtful:
             unfolded_objects.mark_damaged(self.catalog, self.volumes, self.dictionaries)
-        with contextlib.suppress(NoSpace):  # a store on a full disk opens all the same: the journal has everything
+        with contextlib.suppress(NoSpace):  # a store on a full disk can be opened: the journal has everything
             self.fold()
         if ledger.is_damaged(self.catalog):
             log.error("%s: a record that every change needs is damaged; counting everything again", self.path)
@@ -359,12 +359,12 @@ class Store:
                 complained = False
             except (StoreError, OSError) as error:
                 if not complained:
-                    log.error("%s: could not fold the journal, which is kept: %s", self.path, error)
+                    log.error("%s: the journal could not be folded, and is kept: %s", self.path, error)
                 complained = True
 
 
 def _make_emptied(path: Path, catalog: Catalog, volumes: Volumes, lost_power: bool) -> None:
-    """Make folders again that are missing and held nothing. After a power cut nobody needs what was in the spool."""
+    """Make missing folders again that held nothing. After a power cut nobody needs what was in the spool."""
     if not (path / "volumes").exists():
         known = {number_of(key) for key in catalog.keys(b"v")}
         refuse_lost(path / "volumes", not known.issubset(volumes.incoming()))

@@ -1,7 +1,7 @@
-"""The clock of the order of use: the host's clock, except that it goes on where it was when that one is set back.
+"""The clock of the order of use: the host's clock, but when that is set back, it goes on from where it was.
 
-By the host's clock alone, all that was used before it was set back would seem to be used later than now: nothing of it
-could be evicted, and whatever is used from then on would go first.
+By the host's clock alone, all uses before it was set back would seem to be later than now: none of those entries could
+be evicted, and entries used from then on would go first.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class UseClock:
     def __init__(self) -> None:
         self._latest = time.time_ns()
         self._offset = 0
-        """How far it is from the clock that nobody sets, while the host's clock is behind."""
+        """How far it is from the monotonic clock, while the host's clock is behind."""
 
     def now(self) -> int:
-        """Nanoseconds since 1970, or more where the host's clock was ahead. Later each time it is asked."""
+        """Nanoseconds since 1970, or more if the host's clock was ahead. Later each time it is asked."""
         now = time.time_ns()
         if now <= self._latest:
             now = self._without_host()
@@ -32,9 +32,9 @@ class UseClock:
         return monotonic + self._offset
 
     def go_on_from(self, when: int) -> None:
-        """Something was used then, so it is later now."""
+        """Something was used at `when`, so it is later now."""
         self._latest = max(self._latest, when)
 
     def follow_host(self) -> None:
-        """Go back to where the host's clock is: it is right, and nothing was used later than that."""
+        """Go back to the host's clock: it is right, and nothing was used later than its time."""
         self._latest, self._offset = time.time_ns(), 0

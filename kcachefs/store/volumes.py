@@ -25,7 +25,7 @@ from kcachefs.store.descriptor import Descriptor, share_of_descriptors, sync_dir
 
 _MAX_OPEN = 256
 _LARGE = 1 << 20
-"""Reads of more than this are compared with the file first."""
+"""Reads of more than this are first checked against the file's size."""
 _NAME = re.compile(r"([0-9a-f]{8})\.vol")
 
 
@@ -61,8 +61,8 @@ class Volumes:
     def open_active(self, number: int, size: int) -> int | None:
         """A descriptor to `switch` to, with the file cut to the `size` that the catalog knows.
 
-        None, and nothing is changed, if the file is shorter: a power cut took its end. What the catalog says is there
-        must then be found missing, not be overwritten.
+        None, and nothing is changed, if the file is shorter because a power cut took its end: bytes that the catalog
+        expects there must be found missing, not be overwritten.
         """
         path = self.path(number)
         try:
@@ -101,7 +101,7 @@ class Volumes:
             with self._lock:
                 if self._active == number and self._active_size == offset + length:
                     self._active_size = offset
-                    with contextlib.suppress(OSError):  # a full disk needs what was written of it
+                    with contextlib.suppress(OSError):  # a full disk needs the room that the failed write took
                         os.ftruncate(fd.fd, offset)
             self.unstage(number)
             raise or_no_space(error, self.path(number)) from error
@@ -124,7 +124,7 @@ class Volumes:
     # --- a volume that is written once --------------------------------------------------------------------------------
 
     def begin(self, number: int) -> int:
-        """A descriptor to write a new volume to. Then `mark_unsynced`, and at last `finish` or `abandon` it."""
+        """A descriptor to write a new volume to. `mark_unsynced` comes next, then `finish` or `abandon`."""
         path = self._incoming_path(number)
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -134,7 +134,7 @@ class Volumes:
 
     def finish(self, number: int) -> None:
         """Move a volume to its place, now that the catalog has it."""
-        with contextlib.suppress(FileNotFoundError):  # its object was deleted and the deletion folded meanwhile
+        with contextlib.suppress(FileNotFoundError):  # its object was deleted and the deletion folded
             os.rename(self._incoming_path(number), self.path(number))
         self.mark_unsynced([number])
 
@@ -150,9 +150,9 @@ class Volumes:
     # --- reading, syncing, removing -----------------------------------------------------------------------------------
 
     def read(self, number: int, offset: int, length: int) -> bytes:
-        """Exactly those bytes. FileNotFoundError if the volume is not there, ObjectDamaged if it is too short."""
+        """Exactly these bytes. FileNotFoundError if the volume is not there, ObjectDamaged if it is too short."""
         reader = self.readers.get(number) or self._open_reader(number)
-        if length > _LARGE and offset + length > os.fstat(reader.fd).st_size:  # would take that much memory first
+        if length > _LARGE and offset + length > os.fstat(reader.fd).st_size:  # else it takes that much memory first
             raise ObjectDamaged(f"{self.path(number)} ends before {offset + length}")
         data = os.pread(reader.fd, length, offset)
         while len(data) < length:
@@ -163,7 +163,7 @@ class Volumes:
         return data
 
     def will_need(self, number: int, offset: int, length: int) -> None:
-        """Tell the kernel that those bytes will be read soon."""
+        """Tell the kernel that these bytes will be read soon."""
         reader = self.readers.get(number) or self._open_reader(number)
         os.posix_fadvise(reader.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
@@ -181,7 +181,7 @@ class Volumes:
                 directory, self._directory_unsynced = self._directory_unsynced, False
             try:
                 for number in list(numbers):
-                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile: nothing left to sync
+                    with contextlib.suppress(FileNotFoundError):  # it was removed: nothing left to sync
                         reader = self.readers.get(number) or self._open_reader(number)  # the reference keeps it open
                         os.fdatasync(reader.fd)
                     numbers.discard(number)
@@ -195,7 +195,7 @@ class Volumes:
                 raise
 
     def remove(self, number: int) -> None:
-        """Delete it: nothing in it is alive, and that is on disk."""
+        """Delete a volume in which nothing is alive, according to the records on disk too."""
         # In this order: a concurrent `finish` moves it from the first place to the second.
         for path in (self._incoming_path(number), self.path(number)):
             with contextlib.suppress(FileNotFoundError):
@@ -203,13 +203,13 @@ class Volumes:
         self._forget(number)
 
     def _forget(self, number: int) -> None:
-        """After the removal: a reader that opened it just before would keep it open, and its blocks allocated."""
+        """Close a removed volume: a reader that was opened just before would keep its blocks allocated."""
         with self._lock:
             self.readers.pop(number, None)
             self._unsynced.discard(number)
 
     def numbers(self) -> list[int]:
-        """Every volume file that is there."""
+        """The numbers of all volume files."""
         return _volume_numbers(self._directory)
 
     def size(self, number: int) -> int:
@@ -244,7 +244,7 @@ class Volumes:
 
 def _open_file(path: Path) -> int:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if stat.S_ISDIR(os.fstat(fd).st_mode):  # as good as none: nothing can be read from it
+    if stat.S_ISDIR(os.fstat(fd).st_mode):  # as good as missing: nothing can be read from it
         os.close(fd)
         raise FileNotFoundError(errno.ENOENT, "Is a directory", str(path))
     return fd

@@ -338,7 +338,7 @@ def test_less_free_space_than_the_mount_is_to_leave_is_said(scene: Scene) -> Non
 @pytest.mark.parametrize("options", [[], ["-f"]], ids=["background", "foreground"])
 def test_a_limit_of_file_sizes_is_named_and_leaves_no_mount(scene: Scene, options: list[str]) -> None:
     outcome = scene.run("mount", scene.mountpoint, *options, preexec_fn=limit_files)
-    outcome.refused_with(4, "files may have 2,048,000 bytes here", "ulimit -f")
+    outcome.refused_with(4, "a file may have at most 2,048,000 bytes here", "ulimit -f")
     assert scene.status() == []
     assert scene.is_over()
     assert not any("Traceback" in log.read_text() for log in (scene.folder / "log").glob("*"))

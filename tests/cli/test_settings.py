@@ -199,7 +199,7 @@ def test_a_file_that_is_none_is_refused_at_once(scene: Scene) -> None:
     path = write_user_file(scene, "")
     path.unlink()
     os.mkfifo(path)
-    scene.run("config").refused_with(2, f"{path}: is no ordinary file; remove it")
+    scene.run("config").refused_with(2, f"{path}: is not an ordinary file; remove it")
     path.unlink()
     path.mkdir()
     scene.run("config").refused_with(2, f"{path}: is a folder; remove it")

@@ -71,7 +71,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("new --store EMPTY", 2, "--store: is empty; see: kcachefs mount --help"),
     ("run -- EMPTY", 2, "no command given; for example: kcachefs run -- python train.py"),
     ("pack EMPTY", 2, "OUT.kcp: is empty; see: kcachefs pack make --help"),
-    ("pack .", 2, ".: is no ordinary file; a pack needs a file of its own"),
+    ("pack .", 2, ".: is not an ordinary file; a pack needs a file of its own"),
     ("report -o full", 2, "full: is a folder; name a file in it"),
     ("report -o nowhere/page.html", 3, "nowhere/page.html: No such file or directory"),
     # --- values that make no sense ---
@@ -93,7 +93,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("new --floor triton", 2, ".*triton.* is not NAMESPACE=SIZE; write it like triton=2GiB"),
     ("new --writers me", 2, "--writers me: names nobody; write it like uid:1000,gid:50"),
     ("new --umask 9", 2, "--umask 9: is not an octal mask; write it like 022"),
-    ("new --uid 99999999999", 2, "--uid 99999999999: is no possible id; the largest is 4294967294"),
+    ("new --uid 99999999999", 2, "--uid 99999999999: is not a possible id; the largest is 4294967294"),
     ("new --read-only --policy private", 2, "--read-only: means --policy read-only, so .*"),
     ("new --idmap --engine pyfuse3", 2, "--idmap: does not work with --engine pyfuse3; leave out one of the two"),
     ("mount -f --json", 2, "--json: does not work with --foreground, which prints its log; leave out one of the two"),

@@ -47,7 +47,7 @@ def test_a_program_is_compiled_once(cache: NvrtcCache) -> None:
 @pytest.mark.parametrize("method", ["compile", "get", "key"])
 def test_arguments_of_another_kind_are_refused_in_words(cache: NvrtcCache, method: str) -> None:
     ask: Any = getattr(cache, method)
-    with pytest.raises(UsageError, match="90 is no architecture; write one like sm_90a"):
+    with pytest.raises(UsageError, match="90 is not an architecture; write one like sm_90a"):
         ask(SOURCE, 90)
     with pytest.raises(UsageError, match="options is '-lineinfo'; pass a list"):
         ask(SOURCE, "sm_90", "-lineinfo")

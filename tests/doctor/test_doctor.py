@@ -79,7 +79,7 @@ def test_a_dead_mount_with_torchs_link_into_it_is_reported_and_mended(mount: Mou
     assert code == 1
     assert {one["level"] for one in about(told, mount.mountpoint)} == {"problem"}
     done = kcachefs("doctor", "--fix", check=False)
-    assert f"mended: {mount.mountpoint} does not answer" in done.stderr
+    assert f"fixed: {mount.mountpoint} does not answer" in done.stderr
     assert not place.is_symlink()
     _, told = findings()
     assert about(told, mount.mountpoint) == []

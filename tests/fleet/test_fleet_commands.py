@@ -156,11 +156,11 @@ OK = b"HTTP/1.1 200 OK\r\n"
     ("answer", "code", "words"),
     [
         (OK + b"Content-Length: 1000\r\n\r\nshort", 3, "sent 5 of 1,000 bytes"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n100\r\nshort", 3, "is no HTTP"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", 3, "is no HTTP"),
-        (b"SSH-2.0-OpenSSH\r\n", 3, "is no HTTP"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n100\r\nshort", 3, "is not HTTP"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", 3, "is not HTTP"),
+        (b"SSH-2.0-OpenSSH\r\n", 3, "is not HTTP"),
         (b"", 3, "closed connection"),
-        (OK + b"A: " + b"x" * 100_000 + b"\r\n\r\n", 3, "is no HTTP"),
+        (OK + b"A: " + b"x" * 100_000 + b"\r\n\r\n", 3, "is not HTTP"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://a..b/\r\n\r\n", 3, "warm.kcp"),
         (b"HTTP/1.1 302 Found\r\nLocation: http://[::1/x\r\n\r\n", 3, "warm.kcp"),
         (b"HTTP/1.1 500 red \x1b[31m\r\nContent-Length: 0\r\n\r\n", 3, "500"),
@@ -340,10 +340,10 @@ def test_gc_leaves_a_record_alone_whose_pack_was_written_after_the_listing_came_
 def test_the_commands_refuse_in_one_line(base: Path) -> None:
     trusting = ("--trust", key(base)[1])
     cases: list[tuple[tuple[str | Path, ...], int, str]] = [
-        (("fleet", "status", "nonsense"), 2, "is no bucket"),
+        (("fleet", "status", "nonsense"), 2, "is not a bucket"),
         (("fleet", "status", f"file://{base}/none"), 3, "no such folder"),
         (("fleet", "status", "s3://bucket?endpoint=http://127.0.0.1:1"), 3, "connection refused"),
-        (("fleet", "ls", f"file://{base}", *trusting, "--scope", "a/b"), 2, "is no scope"),
+        (("fleet", "ls", f"file://{base}", *trusting, "--scope", "a/b"), 2, "is not a scope"),
         (("fleet", "ls", f"file://{base}", "abcdef", *trusting), 2, "has no such pack"),
         (("fleet", "check", f"file://{base}", "--for", "nothing"), 2, "choose one of"),
         (("fleet", "push", f"file://{base}", "--key", base / "none"), 2, "holds no secret key"),

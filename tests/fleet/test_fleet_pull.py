@@ -81,7 +81,7 @@ def test_what_finds_no_room_is_left_out_and_nothing_is_evicted(base: Path) -> No
         assert (told["left_out"] > 0, told["packs_left_out"]) == (True, 1)
         again = kcachefs(*pull, "--store", base / "store")
         # Those of whose entries some are there are fetched again if there is room for one more by now.
-        words = r" left out and [123] packs? not fetched, for want of room; raise the limit with: kcachefs set "
+        words = r" left out and [123] packs? not fetched, for lack of room; raise the limit with: kcachefs set "
         assert re.search(f"{words}{re.escape(str(base))}/mount ", again.stderr), again.stderr
         assert json.loads(kcachefs("stats", "--json", "--mount", mount.mountpoint).stdout)["total"]["evictions"] == 0
         kcachefs("set", mount.mountpoint, "--max-size", "1G")

@@ -153,7 +153,7 @@ def test_gc_removes_after_a_day_what_a_killed_writer_left(tmp_path: Path) -> Non
         os.utime(path, (time.time() - 2 * 86400,) * 2)
     gone = json.loads(kcachefs("fleet", "gc", node.storage.url, "--json").stdout)["objects"]
     assert {(one["key"], one["why"]) for one in gone} == {
-        (str(path.relative_to(tmp_path / "bucket")), "was never written to its end") for path in left
+        (str(path.relative_to(tmp_path / "bucket")), "was never finished") for path in left
     }
     assert not any(path.exists() for path in left)
     assert all(path.exists() for path in (*useful, young))

@@ -340,7 +340,7 @@ def test_damaged_bans_are_no_bans(node: Node) -> None:
 def test_a_scope_is_a_name_and_somebody_must_be_trusted(tmp_path: Path) -> None:
     url = bucket_folder(tmp_path)
     for scope in ("", "..", "a/b", "../other", "x" * 65, "a b"):
-        with pytest.raises(UsageError, match="is no scope"):
+        with pytest.raises(UsageError, match="is not a scope"):
             open_bucket(url, scope, {bytes(32)}, tmp_path / "node")
     with pytest.raises(UsageError, match="needs a key that is trusted"):
         open_bucket(url, SCOPE, frozenset(), tmp_path / "node")

@@ -173,8 +173,8 @@ def test_the_command_says_one_line_and_its_exit_code(mount: Mount, base: Path) -
         (raw[:-1], ("--trust", public), 1, "is cut off"),
         (raw[:-1] + bytes([raw[-1] ^ 1]), ("--trust", public), 1, "is damaged"),
         (raw[:8] + b"\2" + raw[9:], ("--trust", public), 1, "update kcachefs"),
-        (b"something else", ("--trust", public), 1, "is no pack"),
-        (b"", ("--trust", public), 1, "is no pack"),
+        (b"something else", ("--trust", public), 1, "is not a pack"),
+        (b"", ("--trust", public), 1, "is not a pack"),
         (raw, ("--trust", "nonsense"), 2, "is neither a public key"),
     ]
     for content, options, code, words in cases:

@@ -97,7 +97,7 @@ def test_the_same_pack_gives_the_same_image(tmp_path: Path) -> None:
         assert path.is_dir() or path.read_bytes() == (tmp_path / "again" / path.relative_to(first)).read_bytes()
     refused = kcachefs("pack", "verify", first, check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (6, 1)
-    assert "whole" in kcachefs("pack", "verify", first, "--allow-unsigned").stdout
+    assert "intact" in kcachefs("pack", "verify", first, "--allow-unsigned").stdout
 
 
 def test_every_blob_has_the_digest_that_names_it(tmp_path: Path) -> None:

@@ -62,5 +62,5 @@ def test_a_scope_is_one_name() -> None:
     assert scopes.checked("x86_64-cuda90+team.1") == "x86_64-cuda90+team.1"
     assert scopes.checked(scopes.default_scope())
     for scope in ("", ".", "..", "a/b", "-a", "a b", "ä", "a\n", "x" * 65):
-        with pytest.raises(UsageError, match="is no scope"):
+        with pytest.raises(UsageError, match="is not a scope"):
             scopes.checked(scope)

@@ -60,7 +60,7 @@ def test_keys_are_trusted_by_text_by_file_and_by_folder(tmp_path: Path, monkeypa
     assert signing.trusted() == frozenset(), "anybody could add a key"
     (folder / "ci.pub").chmod(0o644)
     (folder / "broken.pub").write_text("nonsense")
-    with pytest.raises(UsageError, match=r"broken\.pub: holds a line that is no public key"):
+    with pytest.raises(UsageError, match=r"broken\.pub: holds a line that is not a public key"):
         signing.trusted()
 
 
@@ -97,7 +97,7 @@ def test_a_key_that_is_cut_off_is_told_in_one_line_by_every_command(tmp_path: Pa
     ):
         done = kcachefs(*words, "--trust", "kcachefs-ed25519:…", check=False)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-        assert "is no whole public key" in done.stderr
+        assert "is not a whole public key" in done.stderr
     assert not (tmp_path / "store").exists()
 
 
@@ -108,7 +108,7 @@ def test_a_key_that_is_cut_off_in_the_configuration_is_a_finding_of_the_doctor(t
     environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
     done = kcachefs("doctor", "--store", tmp_path / "store", env=environment, check=False)
     assert (done.returncode, done.stderr) == (1, "")
-    assert "configuration: --trust kcachefs-ed25519:…: is no whole public key" in done.stdout
+    assert "configuration: --trust kcachefs-ed25519:…: is not a whole public key" in done.stdout
 
 
 def test_a_file_of_keys_is_bytes_of_any_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

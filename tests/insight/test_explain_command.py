@@ -203,7 +203,7 @@ def test_two_entries_are_compared(place: Scene, triton_changes: Path) -> None:
 
 
 def test_what_is_there_twice_is_named(place: Scene, triton_changes: Path) -> None:
-    assert place.must("explain", "--waste") == "nothing is there twice\n"
+    assert place.must("explain", "--waste") == "there are no duplicates\n"
     bring(place, triton_changes / "comment")
     assert "rotate for sm_90: 2 kernels have the same PTX" in place.must("explain", "--waste")
 

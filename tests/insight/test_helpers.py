@@ -86,4 +86,4 @@ def test_what_is_said_of_nothing_and_of_what_cannot_be_read_is_true() -> None:
         made.settle()
         first, second = made.must("explain", "--since", "1h").splitlines()
         assert first == "compiled: 1 entry"
-        assert second == "None can be read: no kernel, graph, model or program of the driver is among them."
+        assert second == "None can be read: there is no kernel, graph, model or driver program among them."

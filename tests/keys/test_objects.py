@@ -169,7 +169,7 @@ def test_what_an_object_raises_is_told_with_the_path_to_it_and_kept_as_the_cause
     module.speaker.is_mute = True
     expected = (
         r"^function 'kernel' > global 'speaker': .*\.Speaker cannot be read: it raised LookupError: no words; "
-        r"mend its __kcachefs_key__ method$"
+        r"fix its __kcachefs_key__ method$"
     )
     with pytest.raises(Unkeyable, match=expected) as refused:
         key(module, "kernel")

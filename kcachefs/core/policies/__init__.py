@@ -17,5 +17,5 @@ _POLICIES: dict[str, type[Policy]] = {
 
 
 def make_policy(parts: Parts) -> Policy:
-    """The policy that the mount was asked for."""
+    """The policy that the mount's options name."""
     return _POLICIES[parts.options.sharing.policy](parts)

@@ -5,8 +5,8 @@ For everybody but its writers:
 - An entry comes whole from their own tree or whole from the base, never mixed: a group of files from the base is
   hidden as soon as their own tree holds one file of that group.
 - A folder that only holds entries is made in their own tree when they come to it. The folder of an entry of the base is
-  shown under a number of its own per user, because the kernel allows a folder one place only. Files keep their number,
-  so all users share the pages of a file of the base.
+  shown under a different number to each user, because the kernel allows a folder only one place. Files keep their
+  number, so all users share the pages of a file of the base.
 - Locks and temporary files are never taken from the base.
 """
 
@@ -23,7 +23,7 @@ from kcachefs.store.inode_numbers import ALIAS_BITS, ROOT_INO
 
 
 class BaseLayer:
-    """Finds what lies below a private tree."""
+    """Finds the part of the base that shows in a private tree."""
 
     def __init__(self, parts: Parts) -> None:
         self._nodes = parts.nodes
@@ -32,7 +32,7 @@ class BaseLayer:
         self._placement = parts.placement
 
     def folder_below(self, ino: int) -> int | None:
-        """The folder of the base below a folder of a private tree: the one at the same path, if it is there."""
+        """The folder of the base below a folder of a private tree: the one at the same path, if there is one."""
         node = self._nodes.get(ino)
         if node.entry or ino == ROOT_INO or ino in self._roots:
             return None
@@ -51,7 +51,7 @@ class BaseLayer:
         return found
 
     def find(self, folder: int, below: int, name: bytes) -> int | None:
-        """What a name of the base shows in the private folder above it, which has none of that name itself."""
+        """What a name in the base shows in the private folder above it, which has no such name itself."""
         found = self._tree.find(below, name)
         return found if found is not None and self._falls_through(folder, name, found) else None
 
@@ -68,7 +68,7 @@ class BaseLayer:
         return ino
 
     def folders_above(self, ino: int) -> Iterator[int]:
-        """The folders of private trees above a folder of the base. They are searched for: there is no list of them."""
+        """The folders of private trees above a folder of the base. Each tree is searched: there is no list of them."""
         path: list[bytes] = []
         while ino != ROOT_INO:
             if ino in self._roots or not self._nodes.exists(ino):
@@ -90,6 +90,6 @@ class BaseLayer:
             for row in self._tree.listing(below, max(cookie, DOTDOT), limit)
             if self._tree.find(folder, row[1]) is None and self._falls_through(folder, row[1], row[2])
         ]
-        if len(rows) >= limit:  # what stands behind the last of these comes with the next part
+        if len(rows) >= limit:  # what comes after the last of these is in the next part
             shown = [row for row in shown if row[0] < rows[-1][0]]
         return list(itertools.islice(heapq.merge(rows, shown), limit))

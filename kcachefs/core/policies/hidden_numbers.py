@@ -1,7 +1,7 @@
-"""Hidden numbers: inodes and users as a private mount shows them, so that no number tells what others do.
+"""Hidden numbers: inodes and users as a private mount shows them, so that no number reveals what others do.
 
 Inodes of the catalog are numbered in order of creation, so their numbers would count everybody's files. Under `private`
-they are shown through a permutation, and the names of the users' folders are derived from their uids: both with a key
+they are shown through a permutation, and the names of the users' folders are derived from their uids, both with a key
 that the store keeps, so that they are the same after a remount or in the next worker. The permutation is a Feistel
 network, whose rounds undo themselves in reverse order whatever the round function is.
 """
@@ -38,7 +38,7 @@ class HiddenNumbers:
         return ALIAS_BASE | self._permute(ino & ~ALIAS_BASE, 32, range(_ROUNDS))
 
     def real(self, number: int) -> int:
-        """The inode for which that number is shown."""
+        """The inode for which a number is shown."""
         if number == ROOT_INO or VIRTUAL_BASE <= number < ALIAS_BASE:
             return number
         if number < VIRTUAL_BASE:
@@ -66,7 +66,7 @@ class HiddenNumbers:
 
 
 def hidden_numbers(store: Store) -> HiddenNumbers:
-    """Those of a store; a key is made when it has none, or has lost it."""
+    """The hidden numbers of a store; makes a key if the store has none, or has lost it."""
     try:
         key = store.catalog.get(META_PRIVATE)
     except RecordDamaged:

@@ -1,7 +1,7 @@
 """Locks that exist in memory only: empty files, and folders for them, that go when nobody holds them any more.
 
-The kernel does the locking itself; all that a lock needs of us is a name and an inode. The next worker has to know only
-one thing of a lock that it did not make, and that is in the number: whether it is a folder.
+The kernel does the locking itself; all that a lock needs from us is a name and an inode. The next worker has to know
+only one thing about a lock that it did not make, whether it is a folder, and the number says that.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kcachefs.store.records import Inode
 LOCKS_MAX = 4096
 """Locks, and folders for them, that one user, or the users of one tenant, may have at a time."""
 LOCKS_KEPT = LOCKS_MAX // 2
-"""Above this many, each new one has the kernel let go of the oldest that nobody has open: by itself it remembers names
-until it needs the memory."""
+"""Above this many, each new one makes the kernel let go of the oldest that nobody has open: by itself the kernel keeps
+names until it needs the memory."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class MemoryLocks:
         self._locks: dict[int, _Lock] = {}
         self._names: dict[tuple[int, bytes], int] = {}
         self._made: dict[int, dict[int, None]] = {}
-        """Those of each account, in the order in which the kernel is asked to let go of them."""
+        """The locks of each account, in the order in which the kernel is asked to let go of them."""
         self._next = above_earlier_workers(LOCK_BASE)
 
     def find(self, parent: int, name: bytes) -> int | None:
@@ -70,7 +70,7 @@ class MemoryLocks:
         return self.hold(ino), node
 
     def _have_oldest_let_go(self, made: dict[int, None]) -> None:
-        """Of two for each new one, so that they become fewer. One that is open stays, and has its turn again later."""
+        """Of two for each new one, so that they become fewer. One that is open stays and comes up again later."""
         for ino in list(islice(made, 2)):
             made[ino] = made.pop(ino)
             place = self._locks[ino].place
@@ -83,14 +83,14 @@ class MemoryLocks:
         return ino
 
     def remove(self, caller: Caller, parent: int, name: bytes) -> None:
-        """Take a name away: the user who made it may, and root."""
+        """Take a name away: only the user who made it may, and root."""
         maker = self._locks[self._names[parent, name]].node.uid
         if caller.uid not in (0, maker):
-            raise FsError(errno.EPERM, f"the lock {name!r} is user {maker}'s")
+            raise FsError(errno.EPERM, f"the lock {name!r} belongs to user {maker}")
         del self._names[parent, name]
 
     def forget(self, ino: int, count: int) -> None:
-        """The kernel lets go of a lock. One that nobody knows is free, and its name goes too."""
+        """The kernel lets go of a lock. One that it no longer knows is free, and its name goes too."""
         lock = self._locks.get(ino)
         if lock is None:
             return
@@ -105,7 +105,7 @@ class MemoryLocks:
                 del self._names[lock.place]
 
     def node(self, ino: int) -> Inode:
-        """Its attributes. A lock that an earlier worker made is still one: it is free, or somebody holds it."""
+        """A lock's attributes. A lock that an earlier worker made still is one, whether free or held."""
         lock = self._locks.get(ino)
         return lock.node if lock is not None else _new(ino, 0, 0, ROOT_INO)
 

@@ -3,7 +3,7 @@
 The kernel checks modes and owners by itself (default_permissions) before it asks, and asks nothing at all for a flock
 or for what it has cached, nor for an open unless the policy `judges_opens`. So a policy works in two places: in the
 attributes that it shows, which the kernel then enforces, and in the requests that do come, each of which says who makes
-it. Only pages of a map come later and in nobody's name: whoever opened the file for writing has been judged then.
+it. Only the pages of a mapped file come later and in nobody's name: whoever opened it for writing was judged then.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ REPORT_COOKIE = DOTDOT + 1
 class Policy:
     """What users of a mount may do to each other, and what each of them sees. One object per filesystem.
 
-    It is asked in the thread that answers requests unless noted, and in a pool by what was handed to one: `find` by a
-    lookup that takes long, `authorize_rename` once more by a rename that syncs, `ignores_changes` and `allowed_mode` by
-    a slow change of attributes.
+    It is asked in the thread that answers requests unless noted, and in a pool by requests that were handed to one:
+    `find` by a lookup that takes long, `authorize_rename` once more by a rename that syncs, `ignores_changes` and
+    `allowed_mode` by a slow change of attributes.
 
     | question | when | what it may do |
     | --- | --- | --- |
-    | `judges_opens`, `links_differ` | at mount | say that every open is to be asked; that links lead users elsewhere |
+    | `judges_opens`, `links_differ` | at mount | say that every open must be asked for; that links differ by user |
     | `numbers` | at mount | show other inode numbers in attributes and listings |
     | `lists_afresh`, `lists_attributes` | per listing | keep the kernel from caching it; leave attributes out of it |
     | `find` | a name is looked up | lead the caller elsewhere, or nowhere |
     | `real_inode`, `node`, `forget` | an inode of the policy's own | say what it stands for, what it is; let it go |
-    | `forgotten` | the kernel knows an inode no more | forget what was noted about it |
+    | `forgotten` | the kernel no longer knows an inode | forget what was noted about it |
     | `shown` | the kernel is told of an inode (any thread) | show another mode or owner |
     | `name_seconds` | the kernel is told of a name | say how long it may trust it |
     | `listing` | that request | list other names, or other numbers |
@@ -51,12 +51,12 @@ class Policy:
     | `authorize_remove`, `authorize_rename` | before a name goes or moves | refuse; have a rename give way |
     | `renamed` | in the transaction of a rename | mark what got its final name |
     | `make_in_memory`, `remove_from_memory` | a name is made or removed | keep it in memory; they hold no bytes |
-    | `ignores_changes` | attributes are set | accept the change and not make it |
+    | `ignores_changes` | attributes are set | accept the change without making it |
     | `allowed_mode` | a file gets a mode | take bits away |
     | `also_named_in` | a name went (any thread) | say where else it was shown |
 
-    A question that is refused raises FsError. Nothing is asked of a write out of the kernel's page cache except
-    `authorize_write`, with NOBODY as the caller.
+    To refuse, a policy raises FsError. For a write out of the kernel's page cache it is asked only `authorize_write`,
+    with NOBODY as the caller.
     """
 
     judges_opens = False
@@ -89,7 +89,7 @@ class Policy:
         return self._tree.find(parent, name)
 
     def real_inode(self, ino: int) -> int | None:
-        """The inode of the catalog that an inode of the policy's own stands for, if it does."""
+        """The inode of the catalog that an inode of the policy's own stands for, if any."""
         return None
 
     def node(self, ino: int) -> Inode:
@@ -111,7 +111,7 @@ class Policy:
         return usual
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
-        """At most `limit` names behind `cookie`; 0 starts from the top."""
+        """At most `limit` names after `cookie`; 0 starts from the top."""
         rows = self._tree.listing(ino, cookie, limit)
         if ino == ROOT_INO and cookie < REPORT_COOKIE:
             rows.insert(DOTDOT - min(cookie, DOTDOT), (REPORT_COOKIE, FOLDER, REPORT_INO, stat.S_IFDIR >> 12))
@@ -146,7 +146,7 @@ class Policy:
         """A new name in a folder."""
 
     def authorize_kind(self, caller: Caller, mode: int) -> None:
-        """Something of that type is to be made."""
+        """Something of this type is about to be made."""
 
     def authorize_link(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
         """Another name for a file."""
@@ -163,7 +163,7 @@ class Policy:
     # --- what is done otherwise ---------------------------------------------------------------------------------------
 
     def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-        """An inode got a name by a rename. In the transaction of that rename."""
+        """An inode got a name by a rename. Called in the transaction of that rename."""
 
     def make_in_memory(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode] | None:
         """Make something in memory instead of in the store; None: it is to be made in the store."""
@@ -174,9 +174,9 @@ class Policy:
         return False
 
     def ignores_changes(self, caller: Caller, ino: int) -> bool:
-        """Whether a change of attributes that was authorized is accepted and not made."""
+        """Whether an authorized change of attributes is accepted without being made."""
         return False
 
     def allowed_mode(self, mode: int) -> int:
-        """The mode that something gets which was to have this one."""
+        """The mode that something gets when this one was asked for."""
         return mode

@@ -2,21 +2,21 @@
 
 How. The kernel keeps one cache of names for all users, so one name cannot lead two users to two folders without being
 asked for each time; and when a name turns out to lead elsewhere, the kernel drops all that it has cached below it, so
-users who take turns would lose their names and pages at every turn. A symbolic link can: the kernel asks us to read it
-for each walk, on behalf of whoever walks, and keeps what lies behind it. So a namespace in the root is a link, the same
-for all, and `readlink` answers with the caller's own folder, `.tenants/<token>/<namespace>`. It costs one READLINK for
-each path that is walked (benchmarks/README.md has the figure). The folders are real ones, belong to their user, and
-have mode 0700, which the kernel enforces for everything below them. The root itself cannot be changed.
+users who take turns would lose their names and pages at every turn. A symbolic link can do it: the kernel asks us to
+read it for each walk, on behalf of whoever walks, and keeps what lies behind it. So a namespace in the root is a link,
+the same for all, and `readlink` answers with the caller's own folder, `.tenants/<token>/<namespace>`. It costs one
+READLINK for each path that is walked (benchmarks/README.md has the figure). The folders are real, belong to their user,
+and have mode 0700, which the kernel enforces for everything below them. The root itself cannot be changed.
 
-In the store a user's folder is called by the uid. The mount shows it under a token that is derived from a secret and
+In the store a user's folder is named after the uid. The mount shows it under a token that is derived from a secret and
 the uid, and under no other name, because the kernel shows a name that it knows to everybody. Root can list the tokens.
-Inode numbers are shown permuted (`hidden_numbers.py`), and the folders that all users share say nothing of how many
-there are.
+Inode numbers are shown permuted (`hidden_numbers.py`), and the folders that all users share do not reveal how many
+users there are.
 
-With `--base` the shared tree of the same store, which is what the mount held under another policy, lies below each
-private one, to be read (`base_layer.py`). Its writers (the mount's owner if none are named) have the links lead to it,
-as `.shared/<namespace>`, and write there. What anybody else writes goes to their own tree, and may shadow what is
-below; changing or removing a name of the base is refused with EROFS.
+With `--base`, the shared tree of the same store (what the mount held under another policy) can be read below each
+private one (`base_layer.py`). For its writers (the mount's owner if none are named) the links lead to that tree itself,
+as `.shared/<namespace>`, and they write there. What anybody else writes goes to their own tree, and may shadow the
+base; changing or removing a name of the base is refused with EROFS.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class UserTrees:
         self._by_token: dict[bytes, int] = {}
         """Each user's root by the name that is shown for it."""
         self._roots: dict[int, int] = {}
-        """Each user's root, as far as they were here."""
+        """The roots of the users who were here, by uid."""
         owner = Caller(parts.options.uid, 0)
         self.folder = self._tree.find(ROOT_INO, TENANTS) or self.make(owner, ROOT_INO, TENANTS, 0o711)
         self._namespaces.add_tenants_folder(self.folder)
@@ -107,7 +107,7 @@ class UserTrees:
         return found if found is not None and caller.uid in (0, self._nodes.get(found).uid) else None
 
     def listing(self, cookie: int, limit: int) -> list[Row]:
-        """Their roots as they are shown."""
+        """The users' roots as they are shown."""
         rows = self._tree.listing(self.folder, cookie, limit)
         dots = [row for row in rows if row[0] <= DOTDOT]
         trees = [row for row in rows if row[1].isdigit()]
@@ -127,7 +127,7 @@ class UserTrees:
         return b"%s/%s/%s" % (TENANTS, self._numbers.folder_of(caller.uid), namespace)
 
     def make(self, caller: Caller, parent: int, name: bytes, mode: int) -> int:
-        """A folder that is needed on the way."""
+        """Make a folder that is missing on the way, or find it."""
         try:
             return self._tree.create(caller.aside(), parent, name, stat.S_IFDIR | mode)[0]
         except FsError as error:
@@ -185,7 +185,7 @@ class Private(Policy):
     def _find_tenant(self, caller: Caller, name: bytes) -> int | None:
         found = self._users.find(caller, name)
         if found is None:
-            raise FsError(errno.ENOENT)  # not as a miss, which the kernel would remember for all, and for too long
+            raise FsError(errno.ENOENT)  # not a miss, which the kernel would remember for all, and for too long
         return found
 
     def _find_in_alias(self, parent: int, name: bytes) -> int | None:
@@ -198,7 +198,7 @@ class Private(Policy):
             return None
         found = base.find(parent, below, name)
         if found is None:
-            raise FsError(errno.ENOENT)  # not as a miss that the kernel remembers: the base may get it at any time
+            raise FsError(errno.ENOENT)  # not a miss, which the kernel would remember: the base may get it at any time
         node = self._nodes.get(found)
         if not node.is_dir:
             return found
@@ -233,7 +233,7 @@ class Private(Policy):
 
     def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
         if ino >= ALIAS_BASE:
-            return HEARTBEAT_SECONDS  # evicted from the base, it is gone for every user
+            return HEARTBEAT_SECONDS  # once evicted from the base, it is gone for every user
         return FOREVER_SECONDS if ino in self._links.names or ino == SHARED_INO else usual
 
     def readlink(self, caller: Caller, ino: int) -> bytes:
@@ -274,13 +274,13 @@ class Private(Policy):
             raise FsError(errno.EROFS, "the base is not yours to change")
 
     def _is_forbidden(self, caller: Caller, ino: int) -> bool:
-        """Whether it is in the base, by whatever path it was reached, and the caller is no writer of the base."""
+        """Whether an inode is in the base, however it was reached, and the caller is not a writer of the base."""
         if self._base is None or ino >= VIRTUAL_BASE or not caller.is_known:
             return False
         node = self._nodes.get(ino)
         try:
             root = self._base.root_above(ino if node.is_dir else node.parent)
-        except FsError:  # its folder is gone, and somebody has it open still
+        except FsError:  # its folder is gone, but somebody still has it open
             return caller.uid not in (0, node.uid)
         return root == ROOT_INO and not self._is_writer(caller)
 
@@ -321,5 +321,5 @@ class Private(Policy):
             raise FsError(errno.EPERM, "the root holds only namespaces")
 
     def allowed_mode(self, mode: int) -> int:
-        """Without setuid and setgid, except that a folder may have them."""
+        """The mode without setuid and setgid; a folder may have them."""
         return mode if stat.S_ISDIR(mode) else mode & ~0o6000

@@ -1,29 +1,29 @@
 """Publish: everybody may add, and nobody else can change what somebody has published.
 
-The promise. A name that leads to somebody else's file cannot be made to lead anywhere else, nor to other bytes. For
-everybody but its owner and root, such a file cannot be written, truncated, replaced, renamed, linked or removed. Only a
-file that is still empty can be replaced. Renaming a file with the same bytes over it succeeds and leaves the first one
-where it is, so that two who compile the same thing at once both go on; other bytes are refused with EPERM, and logged.
-An empty folder that is there for everybody's entries can be replaced by a folder.
+The promise. A name that leads to somebody else's file cannot be made to lead anywhere else, nor to other bytes. Nobody
+but its owner and root can write, truncate, replace, rename, link or remove such a file. Only a file that is still empty
+can be replaced. Renaming a file with the same bytes over it succeeds and leaves the first one where it is, so that two
+who compile the same thing at once can both go on; other bytes are refused with EPERM, and logged. An empty folder that
+is there for everybody's entries can be replaced by a folder.
 
-An entry as a whole closes to others, for a framework may load whatever lies in an entry's folder: a minute after the
-last change of anybody else's file in it, and in any case a quarter of an hour after its first file was sealed. Until
-then others can add, because compilers that work on the same entry at once put its files there one by one. An entry
-belongs to the user who published in it first, whoever made its folder. That user may always add to it, and of all
-users' quotas only theirs can evict it. Times that users can set decide nothing.
+An entry as a whole closes to others, because a framework may load whatever is in an entry's folder: a minute after the
+last change of a file in it that is not theirs, and in any case a quarter of an hour after its first file was sealed.
+Until then others can add, because compilers that work on the same entry at once put its files there one by one. An
+entry belongs to the user who published in it first, whoever made its folder. That user may always add to it, and of all
+users' quotas only theirs can evict it. Times that users can set play no part in this.
 
-A folder is moved by its owner only while nothing in it is anybody else's. Nobody but root makes symbolic links, FIFOs
-or sockets, and nobody is led by a link of somebody else's (unless that is root or the mount's owner): otherwise they
-would redirect what others open.
+The owner of a folder can move it only while nothing in it belongs to anybody else. Nobody but root makes symbolic
+links, FIFOs or sockets, and a link leads nobody but its owner (unless root or the mount's owner made it): otherwise
+links could redirect what others open.
 
-What is not published: locks, which are everybody's, and what has a temporary name, which is its writer's alone. A lock
-can only be renamed to another lock's name: a process that has it open or mapped could still write to it. (To
-judge each open instead, as `read_only.py` does, would make each open of every file a request.)
+Two things are not published: locks, which are everybody's, and files under a temporary name, which are their writer's
+alone. A lock can be renamed only to the name of a lock, because a process that has it open or mapped could still write
+to it. (To judge each open instead, as `read_only.py` does, would make each open of every file a request.)
 
 How. Folders appear open to all and files readable by all and writable by their owner; the kernel enforces that. What
 removes or moves names comes here, with the caller. When a rename gives way, the kernel has moved its own name, and
-would lead readers to the newcomer's file until it is told better. So it is never allowed to keep temporary names: it
-asks again at the next use. A file that ever had another name does not give way, it is refused.
+would lead readers to the newcomer's file until it is corrected. So it may never keep temporary names: it asks again at
+the next use. The rename of a file that ever had another name does not give way but is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ OPEN_SECONDS, OPEN_AT_MOST_SECONDS = 60.0, 900.0
 COMPARED_MAX = 16 << 20
 """Larger files count as the same by their digests alone: comparing them would keep everybody waiting."""
 LOOKED_AT = 1000
-"""Files of a folder that is moved that are looked at: more would keep everybody waiting."""
+"""Files that are looked at in a folder that is moved: more would keep everybody waiting."""
 _CHUNK = 1 << 20
 
 
@@ -90,17 +90,17 @@ class Publish(Policy):
     def readlink(self, caller: Caller, ino: int) -> bytes:
         owner = self._nodes.get(ino).uid
         if owner not in (0, self._options.uid, caller.uid):
-            raise FsError(errno.EACCES, f"the link is user {owner}'s")
+            raise FsError(errno.EACCES, f"the link belongs to user {owner}")
         return super().readlink(caller, ino)
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
     def _refusal(self, caller: Caller, what: str, owner: int) -> FsError:
-        log.warning("user %d was refused: %s, which is user %d's", caller.uid, what, owner)
-        return FsError(errno.EPERM, f"{what} is user {owner}'s")
+        log.warning("user %d was refused: %s (it belongs to user %d)", caller.uid, what, owner)
+        return FsError(errno.EPERM, f"{what} is refused: it belongs to user {owner}")
 
     def _is_closed(self, caller: Caller, entry: int) -> int | None:
-        """The owner of an entry that the caller may not add to; None if it may."""
+        """The owner of an entry that the caller may not add to; None if the caller may."""
         first = self._publishers.first_file(entry)
         if first is None or _owns(caller, first.uid):
             return None
@@ -108,7 +108,7 @@ class Publish(Policy):
             return first.uid  # it was complete when it came
         now, record = time.time_ns(), self._table.get(entry)
         sealed = record.created if record is not None and record.used else now
-        # A time far in the future, when the clock was ahead, is no recent one either.
+        # A time far in the future, from a clock that was ahead, is not recent either.
         if abs(now - sealed) >= OPEN_AT_MOST_SECONDS * 1e9:
             return first.uid
         others = (node for _, node in self._publishers.files_of(entry) if not _owns(caller, node.uid))
@@ -118,7 +118,7 @@ class Publish(Policy):
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def authorize_add(self, caller: Caller, parent: int, name: bytes) -> None:
-        """Nobody adds a final name to another's entry once that is complete, nor anything to a temporary folder."""
+        """Nobody adds a final name to another's entry once it is closed, nor anything to another's temporary folder."""
         if parent >= VIRTUAL_BASE or self._tree.find(parent, name) is not None:
             return  # EEXIST says it better
         folder = self._nodes.get(parent)
@@ -149,7 +149,7 @@ class Publish(Policy):
             self._refuse_strangers(caller, parent, name)
 
     def _refuse_strangers(self, caller: Caller, parent: int, name: bytes) -> None:
-        """Only its owner takes a name away, as in a folder with the sticky bit."""
+        """Only the owner of a file takes its name away, as in a folder with the sticky bit."""
         ino = self._tree.find(parent, name)
         if ino is not None and not _owns(caller, owner := self._nodes.get(ino).uid):
             raise self._refusal(caller, f"removing {name!r}", owner)
@@ -174,17 +174,17 @@ class Publish(Policy):
         return False
 
     def _refuse_publishing_a_lock(self, ino: int, parent: int, name: bytes) -> None:
-        """A lock gets no name but a lock's: somebody may have it mapped, and would write into what others then load."""
+        """A lock gets no name but a lock's: somebody who has it mapped could write into what others then load."""
         node = self._nodes.get(ino)
         if not node.is_file or not self._membership.is_lock(ino, node):
             return
         if self._nodes.get(parent).entry or self._placement.kind_at(parent, name, is_dir=False) is not Kind.LOCK:
-            raise FsError(errno.EPERM, f"a lock, which everybody may write, cannot become {name!r}")
+            raise FsError(errno.EPERM, f"a lock, which everybody may write to, cannot become {name!r}")
 
     def _refuse_moving(self, caller: Caller, ino: int, name: bytes) -> None:
-        """Nobody takes away with a folder of theirs what others have put there.
+        """Nobody moves a folder of theirs away with what others have put into it.
 
-        A folder that never had other than temporary names holds nothing of others'.
+        A folder that has only had temporary names holds nothing that belongs to others.
         """
         node = self._nodes.get(ino)
         if caller.uid in (0, UNKNOWN) or (node.flags & Inode.FRESH and self._is_temporary(ino, node)):
@@ -194,7 +194,7 @@ class Publish(Policy):
         for count, (below, _, _) in enumerate(self._walk.below(ino)):
             found = self._nodes.get(below)
             if not _owns(caller, found.uid):
-                raise self._refusal(caller, f"moving {name!r}, in which something", found.uid)
+                raise self._refusal(caller, f"moving something in {name!r}", found.uid)
             if found.is_file and self._membership.is_lock(below, found):
                 raise FsError(errno.EXDEV, f"{name!r} holds locks, which would become files that others load")
             if count >= LOOKED_AT:
@@ -213,7 +213,7 @@ class Publish(Policy):
                     return True
                 name += b" by a file that had a name already"
         elif published.is_dir and (published.size or (node.is_dir and self._holds_entries(parent, name))):
-            return False  # ENOTEMPTY says it better; and what was in it, if anything, was evicted
+            return False  # ENOTEMPTY says it better; if it is empty now, its content was evicted
         raise self._refusal(caller, f"replacing {name!r}", published.uid)
 
     def _holds_entries(self, parent: int, name: bytes) -> bool:
@@ -240,7 +240,7 @@ class Publish(Policy):
         )
 
     def renamed(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-        """What is renamed has its final name, with everything below it if it is a folder, except locks."""
+        """A renamed file has its final name now, and so has everything below a folder, except locks."""
         node = self._nodes.get(ino)
         if is_temporary(name) or self._is_temporary(ino, node):
             return
@@ -248,7 +248,7 @@ class Publish(Policy):
         if not in_entry and self._placement.kind_at(parent, name, is_dir=node.is_dir) is Kind.LOCK:
             return
         below = [below for below, _, _ in itertools.islice(self._walk.below(ino), LOOKED_AT + 1)]
-        if len(below) > LOOKED_AT:  # the folder is marked, and speaks for what is in it
+        if len(below) > LOOKED_AT:  # the mark on the folder covers what is in it
             node.flags |= Inode.PUBLISHED
             self._nodes.save(txn, ino, node)
             return

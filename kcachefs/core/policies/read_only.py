@@ -1,14 +1,14 @@
-"""Read-only: only the writers change anything, and yet everybody can take locks.
+"""Read-only: only the writers change anything, but everybody can take locks.
 
-To the kernel it is no read-only mount: that would refuse to open a lock for writing, and TorchInductor opens locks even
-when it finds everything. Instead:
+For the kernel the mount is not read-only: if it were, nobody could open a lock for writing, and TorchInductor opens
+locks even when it finds everything. Instead:
 
 - Folders appear open to all, so that every request to change one comes here and is answered EROFS, unless the caller
   is a writer. Files appear writable by their owner alone.
-- Every open comes here, and an open for writing is refused unless the caller is a writer. So pages of a map, which the
-  kernel sends later and in nobody's name, have been judged when the file was opened.
-- A lock (`core/layouts.py` says what is one) appears open to all. Everybody may open it for writing, and truncate it
-  when it is empty already. One that does not exist is made in memory, with the folder `locks` that it may need: see
+- Every open comes here, and an open for writing is refused unless the caller is a writer. So the pages of a mapped
+  file, which the kernel sends later and in nobody's name, were judged when the file was opened.
+- A lock (`core/layouts.py` says what is one) appears open to all. Everybody may open it for writing, and truncate it if
+  that changes nothing. One that does not exist is made in memory, with the folder `locks` that it may need: see
   `locks.py`. Nothing of that reaches the store.
 
 Root is not a writer unless it is named.
@@ -45,7 +45,7 @@ class ReadOnly(Policy):
         gone = parts.kernel.name_gone
         self._memory = MemoryLocks(parts.options.limits.account_of, lambda parent, name: gone(parent, name, parent))
         self._named_locks: set[int] = set()
-        """Locks among the files of an entry, as far as this worker was asked for their names."""
+        """Locks among the files of entries, as far as this worker was asked for their names."""
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class ReadOnly(Policy):
         return seen
 
     def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
-        # The kernel alone knows a lock once another worker took over: it must not ask whether it is still there.
+        # Once another worker took over, only the kernel knows the lock: it must not ask whether it is still there.
         return FOREVER_SECONDS if ino >= LOCK_BASE else usual
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
@@ -133,7 +133,7 @@ class ReadOnly(Policy):
         is_folder = stat.S_ISDIR(mode) and name == _LOCK_FOLDER and parent < VIRTUAL_BASE
         if not is_lock and not is_folder:
             self._refuse_change(caller)
-            raise FsError(errno.EROFS, "a folder in memory holds locks only")
+            raise FsError(errno.EROFS, "a folder in memory holds only locks")
         return self._memory.make(caller, parent, name, mode)
 
     def remove_from_memory(self, caller: Caller, parent: int, name: bytes) -> bool:
@@ -161,12 +161,12 @@ class ReadOnly(Policy):
             return True
         if not self._is_lock(ino, self._nodes.get(ino)):
             self._refuse_change(caller)
-        return False  # what is put into a map of a lock would be read by all, though it is never stored
+        return False  # else all would read what is written to a mapped lock, though it is never stored
 
     def authorize_write(self, caller: Caller, ino: int) -> None:
         if ino >= LOCK_BASE:
             return
-        # A page of a map was judged when the file was opened; but then everybody may open a lock.
+        # A page of a mapped file was judged when the file was opened; but everybody may open a lock.
         may = self._is_writer(caller) if caller.is_known else not self._is_lock(ino, self._nodes.get(ino))
         if not may:
             raise FsError(errno.EROFS, f"user {caller.uid} may not write to this mount")
@@ -181,7 +181,7 @@ class ReadOnly(Policy):
     def authorize_allocate(self, caller: Caller, ino: int) -> None:
         if ino >= LOCK_BASE:
             raise FsError(errno.EOPNOTSUPP)
-        self._refuse_change(caller)  # of a lock too, though it may be resized to what it is
+        self._refuse_change(caller)  # also for a lock, though it may be set to the size that it has
 
     def ignores_changes(self, caller: Caller, ino: int) -> bool:
         return not self._is_writer(caller) and self._is_lock(ino, self._nodes.get(ino))

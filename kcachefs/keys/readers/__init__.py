@@ -1,4 +1,4 @@
-"""How values are read whose classes are written in C, or whose attributes are not their meaning.
+"""How to read values whose classes are written in C, or whose attributes are not their meaning.
 
 A reader belongs to one class and turns its instances into plain data and further objects. Most classes are known by
 name, so that nothing here imports torch or numpy; a name counts only if its module does offer the class under it. The
@@ -64,7 +64,7 @@ def _named(cls: type) -> Reader | None:
 
 
 def _recognised(cls: type) -> Reader | None:
-    """The reader of a class that is one of many of its sort."""
+    """The reader for a class that is known by its kind and not by its name."""
     if tuple in cls.__bases__ and "n_unnamed_fields" in vars(cls):
         return plain.STRUCT_SEQUENCE
     if type(cls).__name__ == "pybind11_type" and "__members__" in vars(cls):

@@ -23,7 +23,7 @@ from kcachefs.keys.dependencies import cell_value
 from kcachefs.keys.readers.reader import Reader, nothing
 from kcachefs.keys.visibility import attributes
 
-# What an exception has from being raised, which is not its meaning.
+# What raising an exception leaves in it, which is not its meaning.
 _OF_RAISING = frozenset({"__suppress_context__", "_skipfile"})
 
 
@@ -107,7 +107,7 @@ def _type_variable(value: Any) -> Any:
             found = getattr(value, name, None)
         except NameError:  # evaluated late, and naming what is not defined yet
             found = None
-        # What says that there is none is another thing from version to version.
+        # Python's versions have different markers for "no default".
         is_none = not found or found is getattr(typing, "NoDefault", None)
         told.append(None if is_none or (found is type(None) and isinstance(value, typing.ParamSpec)) else found)
     return told
@@ -121,7 +121,7 @@ def _property(value: Any) -> Any:
 
 
 def _proxied(value: Any) -> Any:
-    """What a mapping proxy stands before, which may be another mapping than a dictionary."""
+    """The mapping behind a mapping proxy, which need not be a dictionary."""
     try:
         return types.MappingProxyType.copy(value)
     except AttributeError:
@@ -201,7 +201,7 @@ BY_NAME: dict[str, Reader] = {
     ),
     "weakref.finalize": Reader("finalizer", _finalizer),
     "ast.AST": Reader("syntax", nothing, covers_subclasses=True),
-    # What these hold is how the program is doing at this moment, not what it means.
+    # What these hold is the state of the program at this moment, not a meaning.
     "logging.Logger": Reader("logger", lambda value: value.name, is_inline=True, attributes="noise"),
     "logging.RootLogger": Reader("logger", lambda value: value.name, is_inline=True, attributes="noise"),
     **{f"threading.{name}": _LOCK for name in ("Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier")},

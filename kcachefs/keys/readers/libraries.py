@@ -42,7 +42,7 @@ def _numba_callback(value: Any) -> Any:
 
 
 def _numba_type(value: Any) -> Any:
-    """A type by its text, and by what the text has no more of than a name or an address."""
+    """A type by its text, and by the parts of which the text has only the name or the address."""
     held = vars(value)
     if "_wr" in held and "dispatcher" in dir(value):  # of a function
         text, told = "", value.dispatcher
@@ -60,7 +60,7 @@ def _numba_type(value: Any) -> Any:
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}|#[0-9a-f]{8,}")
 _OF_CLASS_TYPES = ("class_doc", "jit_methods", "jit_props", "jit_static_methods")
-# Attributes with the thing itself, of which the text has the name; and those that say more than the text.
+# Attributes that hold what the text only names or leaves out; with one of `_TELLING`, the text does not count at all.
 _TELLING = frozenset({"pymod", "_value"})
 _BEHIND_NAMES = frozenset({"instance_class", "get_pointer", "requires_gil", "cconv"}) | _TELLING
 
@@ -126,7 +126,7 @@ def _own_generator(value: Any) -> Any:
     return None if value._random_state is sys.modules["numpy"].random.mtrand._rand else value._random_state
 
 
-# Made with the distribution from what it was made from.
+# What a distribution derives when it is made, from what it is made of.
 _OF_DISTRIBUTIONS = frozenset(
     {
         *("_random_state", "_ctor_param", "_parse_arg_template", "_parse_args", "_parse_args_stats", "_parse_args_rvs"),

@@ -30,7 +30,7 @@ def _elements(value: Any) -> Any:
     dtype = value.dtype
     if dtype.kind == "O" or dtype.kind == "T":  # the bytes of these are addresses
         return value.flatten().tolist()
-    if dtype.names is not None:  # field by field: nobody says what is in the gaps between them
+    if dtype.names is not None:  # field by field: the gaps between them may hold anything
         return [_elements(value[name]) for name in dtype.names]
     if dtype.hasobject:
         raise Unkeyable(f"a numpy array of {dtype} cannot be read; pass a list of its items")
@@ -54,7 +54,7 @@ def _as_written_in_c(value: Any, name: str) -> Any:
 
 
 def _bits(value: Any) -> Any:
-    """The state, and where generators that are spawned from this one come from."""
+    """The state, and the seed sequence that generators spawned from this one come from."""
     return (_as_written_in_c(value, "state"), ask(value, "seed_seq", ask(value, "_seed_seq")))
 
 
@@ -69,7 +69,7 @@ def _ufunc(value: Any) -> Any:
         if dictionary_of(sys.modules.get(home)).get(name) is value:
             return (home, name, version_of(home))
     raise Unkeyable(
-        f"the ufunc {name} does not tell what it computes; pass the function that it was made of, or name "
+        f"the ufunc {name} does not show what it computes; pass the function that it was made from, or name "
         "the variable in `ignore`"
     )
 

@@ -20,11 +20,11 @@ class Reader:
     # Attributes are counted beside what was read, or were read already, or are caches and the like. The last holds for
     # classes of libraries only: a subclass in the project may keep anything there.
     attributes: Literal["counted", "read", "noise"] = "counted"
-    # Attributes that come with use.
+    # Attributes that appear with use.
     noise: frozenset[str] = frozenset()
     # Reads what subclasses written in C add, too.
     covers_subclasses: bool = False
-    # Parts by name that count by their content, but of which it matters whether two are one object.
+    # Parts by name that count by their content; it also matters whether two of them are one object.
     parts: Callable[[Any], Iterable[tuple[str, Any]]] | None = None
 
 

@@ -36,7 +36,7 @@ def _read(torch: Any, value: Any) -> Any:
         raise Unkeyable("a tensor under a transform of torch.func holds no data of its own; pass it from outside")
     for base in cls.__mro__[: cls.__mro__.index(torch.Tensor)]:
         if not _ASKED.isdisjoint(vars(base)) and base is not torch.nn.Parameter:
-            raise Unkeyable(f"{base.__qualname__} answers for its tensor; give it a __kcachefs_key__ method")
+            raise Unkeyable(f"{base.__qualname__} overrides what a tensor says; give it a __kcachefs_key__ method")
     if value._backward_hooks or value._post_accumulate_grad_hooks:
         raise Unkeyable("a tensor with backward hooks cannot be read; pass it without them, or detached")
     if value.grad_fn is not None:
@@ -174,7 +174,7 @@ def _optimised_module(value: Any) -> Any:
 
 
 def compile_settings(context: Any) -> Any:
-    """What `torch.compile` was asked for, of the context that its wrapper holds."""
+    """The settings of `torch.compile`, from the context that its wrapper holds."""
     backend = getattr(context, "callback", None)
     for _ in range(100):
         inner = ask(backend, "_torchdynamo_orig_backend")
@@ -199,20 +199,20 @@ def _operator(value: Any) -> Any:
     definition = _definitions().get(_qualified_name(value))
     if definition is None:
         raise Unkeyable(
-            f"torch.ops.{value} is what others have registered with torch, which does not tell what it does; pass what "
+            f"torch.ops.{value} was registered with torch by others, and torch does not show what it does; pass what "
             "torch.library.custom_op returned, or name the variable in `ignore`"
         )
     return (str(value), definition)
 
 
 def _is_foreign(target: Any) -> bool:
-    """Whether a value is an operator that torch does not bring: another of the same name may do something else."""
+    """Whether a value is an operator that torch does not ship: another of the same name may do something else."""
     name = _qualified_name(target)
     return bool(name) and not _is_of_torch(name)
 
 
 def _is_of_torch(name: str) -> bool:
-    """Whether torch brings the operator of this qualified name; others can add theirs to its namespaces."""
+    """Whether torch ships the operator of this qualified name; others can add theirs to its namespaces."""
     if name.partition("::")[0] not in _NAMESPACES:
         return False
     definition = _definitions().get(name)
@@ -228,9 +228,9 @@ def _qualified_name(operator: Any) -> str:
 
 
 def operator_called(module: Any, names: Sequence[str]) -> tuple[str, Any] | None:
-    """The operator that `module.names` means in code, such as `torch.ops.mine.scale`, where torch does not bring it.
+    """The operator that `module.names` means in code, such as `torch.ops.mine.scale`, if torch does not ship it.
 
-    With what `torch.library.custom_op` returned for it, or None where it was defined otherwise, or is not yet.
+    With what `torch.library.custom_op` returned for it, or None if it was defined in another way, or not yet.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -300,7 +300,7 @@ def _custom_operator(value: Any) -> Any:
     return (value._qualname, registered, effect, version_of("torch"))
 
 
-# What an operator holds to be called, and nothing of its own.
+# What an operator holds only in order to be called.
 _OF_DISPATCHING = frozenset({"_lib", "_opoverload"})
 
 # torch.compile marks the parameters that it has met.

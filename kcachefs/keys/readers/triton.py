@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# Every one that some version of Triton has, those of its autotuner and its heuristics included.
+# The attributes of all versions of Triton, those of its autotuner and its heuristics included.
 _ATTRIBUTES = (
     *("version", "debug", "do_not_specialize", "do_not_specialize_on_alignment", "noinline", "_repr", "__self__"),
     *("configs", "keys", "values", "restore_value", "reset_to_zero", "reset_idx", "restore_idx"),
@@ -15,7 +15,7 @@ _HOOKS = (("pre_hook", "user_defined_pre_hook"), ("post_hook", "user_defined_pos
 
 
 def settings_of(wrapper: Any) -> list[str]:
-    """The attributes of a wrapper that say what was asked for."""
+    """The attributes of a wrapper that hold its settings."""
     held = vars(wrapper)
     hooks = [hook for hook, is_given in _HOOKS if held.get(is_given)]
     return [name for name in _ATTRIBUTES if name in held] + hooks

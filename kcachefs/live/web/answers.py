@@ -32,7 +32,7 @@ _KEPT_SECONDS = 5.0
 _KEPT = 64
 _METRICS_SECONDS = 8.0
 _SILENT_SECONDS = 10.0
-"""A mount that does not let itself be asked within this time is called silent."""
+"""A mount that does not answer within this time is called silent."""
 _JSON = "application/json"
 _ALWAYS = {
     "Content-Security-Policy": assets.LIVE_POLICY,
@@ -46,7 +46,7 @@ _ALWAYS = {
 
 
 class Mounted:
-    """One mount that the page shows, with what is kept of it."""
+    """One mount that the page shows, with the answers about it that are kept."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -99,7 +99,7 @@ class Answers:
 
     async def _checked(self, request: Request) -> Response:
         if not self._access.is_host_known(request.headers.get(b"host")):
-            return Response(421, b"This server does not go by that name; see kcachefs web --allow-host.\n")
+            return Response(421, b"This server is not known by that name; see kcachefs web --allow-host.\n")
         if not self._access.is_token_right(request.headers, request.query):
             return Response(403, b"Use the link that kcachefs web printed: it has a token in it.\n")
         path = request.path
@@ -159,7 +159,7 @@ class Answers:
 
     async def _series(self, mounted: Mounted, name: str) -> Response:
         if name not in RANGES:
-            raise UsageError(f"range {name!r}: unknown; one of {', '.join(RANGES)}")
+            raise UsageError(f"range {name!r}: unknown; choose one of {', '.join(RANGES)}")
         async with mounted.turn:
             found = await in_thread(mounted.watch.series, name)
         return Response(200, msgspec.json.encode(found), _JSON)
@@ -191,7 +191,7 @@ class Answers:
         if not self._allow_changes:
             return Response(403, b"This page is read-only; start it with kcachefs web --allow-changes.\n")
         if not self._access.is_change_meant(request.headers):
-            return Response(403, b"A change needs the header " + CHANGE_HEADER + b", and no other site's page.\n")
+            return Response(403, b"A change needs the header " + CHANGE_HEADER + b", and must come from this page.\n")
         if path not in _CHANGES:
             return Response(404, b"There is no such change.\n")
         try:
@@ -251,7 +251,7 @@ def _whole(text: str | None) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or len(text) > 18:
-        raise UsageError(f"{text!r}: is no number")
+        raise UsageError(f"{text!r}: is not a number")
     return int(text)
 
 

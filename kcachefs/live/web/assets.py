@@ -36,7 +36,7 @@ def script() -> str:
 
 
 def report(data: bytes, title: str) -> bytes:
-    """The page as one file that asks nobody for anything. `data` is JSON."""
+    """The page as one file that loads nothing from elsewhere. `data` is JSON."""
     # Inside a script element only the end of the element means anything, and no JSON needs "<" as such.
     safe = data.decode().replace("<", "\\u003c")
     policy = (

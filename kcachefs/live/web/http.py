@@ -21,7 +21,7 @@ BODY_MAX = 1 << 16
 IDLE_SECONDS = 75.0
 """How long a connection may be silent, or take a reply that it asked for."""
 CONNECTIONS_MAX = 256
-"""That are silent; one more takes the place of the one that has been silent longest."""
+"""How many may be silent at a time; one more takes the place of the one that has been silent longest."""
 _CHUNK = 1 << 14
 
 
@@ -33,7 +33,7 @@ class Request:
     headers: dict[bytes, bytes]
     body: bytes
     has_left: Callable[[], bool] = lambda: False
-    """Whether nobody waits for the reply any more, as far as the connection tells."""
+    """Whether nobody waits for the reply any more, as far as the connection shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ async def _receive(connection: h11.Connection, stream: trio.abc.Stream) -> Reque
         elif isinstance(event, h11.Request):
             head = event
             if {b"content-length", b"transfer-encoding"} <= dict(head.headers).keys():
-                # A proxy may go by the other one, and take a part of this body for another client's request.
+                # A proxy may believe the other one, and take a part of this body for another client's request.
                 raise h11.RemoteProtocolError("the body has two lengths")
         elif isinstance(event, h11.Data):
             body += event.data
@@ -159,7 +159,7 @@ async def _send(connection: h11.Connection, stream: trio.abc.Stream, response: R
 
 
 async def _refuse(connection: h11.Connection, stream: trio.abc.Stream, error: h11.RemoteProtocolError) -> None:
-    """Tell a client that speaks no HTTP, and hang up."""
+    """Answer a client that does not speak HTTP, and hang up."""
     if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
         text = f"{error}\n".encode()
         with contextlib.suppress(h11.LocalProtocolError):

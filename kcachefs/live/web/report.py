@@ -16,7 +16,7 @@ from kcachefs.live.web import assets
 PATIENCE_SECONDS = 30.0
 """How long reading artefacts may take."""
 _PAGES = 24
-"""Kernels and graphs of which the report holds everything."""
+"""How many kernels and graphs the report holds in full."""
 _PAGES_BYTES = 1 << 20
 _GROUPS_OPENED = 12
 
@@ -38,7 +38,7 @@ def make_report(watch: Watch, since: float, words: str, *, title: str = "", run:
             "words": words,
             "range": _range_for(glance.now - since),
             "foot": f"Made by kcachefs {__version__} on {_moment(glance.now)} from {glance.headline.mountpoint}. "
-            "This file holds all it shows and asks nobody for anything.",
+            "This file holds all it shows and loads nothing from elsewhere.",
             "glance": glance,
             "series": {name: watch.series(name) for name in RANGES},
             "filling": filling,
