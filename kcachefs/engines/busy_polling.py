@@ -49,7 +49,7 @@ class BusyPolling:
         self,
         device: int,
         meanwhile: Callable[[], None],
-        unused: UnusedInodes,
+        unused: UnusedInodes | None = None,
         processors: FreeProcessors | None = None,
     ) -> None:
         poll = select.poll()
@@ -103,7 +103,7 @@ class BusyPolling:
                 self.is_at_work = False
                 while not self._poll(0) and _now() < end:
                     pass
-        if self._unused.waiting and not self._poll(PAUSE_MS):
+        if self._unused is not None and self._unused.waiting and not self._poll(PAUSE_MS):
             self.is_at_work = True
             self._unused.remove()
             self.is_at_work = False

@@ -28,7 +28,7 @@ class UnusedInodes:
             self.remove()
 
     def remove(self) -> None:
-        """Remove what waits. What cannot go yet, as on a full disk, is tried again some seconds later like any orphan."""
+        """Remove what waits. What cannot go yet, as on a full disk, is tried again some seconds later."""
         inos = self.waiting.copy()
         self.waiting.clear()
         try:
