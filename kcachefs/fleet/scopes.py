@@ -33,10 +33,10 @@ def default_scope() -> str:
 def _cuda() -> set[str]:
     """Compute capabilities by the driver's own library."""
     try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        if library.nvmlInit_v2() != 0:
-            return set()
+        library = _nvml()
     except (OSError, AttributeError):
+        return set()
+    if library.nvmlInit_v2() != 0:
         return set()
     found, count = set(), ctypes.c_uint()
     library.nvmlDeviceGetCount_v2(ctypes.byref(count))
@@ -48,6 +48,26 @@ def _cuda() -> set[str]:
             found.add(f"cuda{major.value}{minor.value}")
     library.nvmlShutdown()
     return found
+
+
+def _nvml() -> ctypes.CDLL:
+    """NVIDIA's library, with the types of what is called."""
+    library = ctypes.CDLL("libnvidia-ml.so.1")
+    for name, *types in (
+        ("nvmlInit_v2",),
+        ("nvmlDeviceGetCount_v2", ctypes.POINTER(ctypes.c_uint)),
+        ("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint, ctypes.POINTER(ctypes.c_void_p)),
+        (
+            "nvmlDeviceGetCudaComputeCapability",
+            ctypes.c_void_p,
+            ctypes.POINTER(ctypes.c_int),
+            ctypes.POINTER(ctypes.c_int),
+        ),
+        ("nvmlShutdown",),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = ctypes.c_int, types
+    return library
 
 
 def _rocm() -> set[str]:
