@@ -1,10 +1,10 @@
 """Repacking: compresses objects that have come to rest once more, with more effort, into volumes of their own.
 
 Sealing is quick because programs wait for room; it compresses lightly. What is still there when the store rests is
-compressed again at `LEVEL`, with a dictionary of what objects share (`dictionaries.py`), which takes a hundred times as
-long to encode and no longer to decode. Volumes are taken as a whole: everything alive in them goes to a new volume, and
-the next fold removes them. Small volumes that were repacked before are merged on the way, so that a store that rests
-often does not end up with many.
+compressed again at `LEVEL`, with a dictionary of what objects share (`dictionaries.py`), which takes far longer to
+encode and no longer to decode (benchmarks/README.md). Volumes are taken as a whole: everything alive in them goes to a
+new volume, and the next fold removes them. Small volumes that were repacked before are merged on the way, so that a
+store that rests often does not end up with many.
 
 `repack` is a generator and works in steps of a frame, a page of records or a transaction: its caller decides before
 each step whether the machine has time for it, and may give up at any point. One thread at a time, alongside readers and
