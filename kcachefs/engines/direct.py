@@ -42,7 +42,7 @@ from kcachefs.engines import protocol as p
 from kcachefs.engines.busy_polling import BusyPolling
 from kcachefs.engines.direct_kernel import DirectKernel
 from kcachefs.engines.handlers import HANDLERS, OPCODES, is_about_bytes, pack_found
-from kcachefs.engines.protocol import Op
+from kcachefs.engines.protocol import RESENT, Op
 from kcachefs.engines.replies import OPENED
 from kcachefs.engines.request_buffer import RequestBuffer
 from kcachefs.engines.unused_inodes import UnusedInodes
@@ -61,8 +61,6 @@ _HELD_MAX = 128 << 20
 _USERS_MAX = 256
 _LISTING_TIMES_MAX = 16384
 _HEADER = p.IN_HEADER.size
-_RESENT = 1 << 63
-"""Set in the number of a request that the kernel sends again."""
 _read_header = p.IN_HEADER.unpack_from
 _reply_header = p.OUT_HEADER.pack
 
@@ -203,7 +201,7 @@ class DirectEngine:
         if opcode >= OPCODES:
             self._unknown(opcode, unique)
             return
-        if (unique >= _RESENT or resent) and self._answer_again(opcode, unique):
+        if (unique >= RESENT or resent) and self._answer_again(opcode, unique):
             return
         handler, shortest = HANDLERS[opcode]
         self._counts[opcode] += 1
@@ -225,7 +223,7 @@ class DirectEngine:
 
     def _answer_again(self, opcode: int, unique: int) -> bool:
         """Answer a request that must not be carried out again: a change of names that was made, or poison."""
-        number = unique & ~_RESENT
+        number = unique & ~RESENT
         self.header = (*self.header[:2], number, *self.header[3:])  # as the worker that died saw it
         self._requests.note_tried(number)
         ino = self.fs.answer_of(number)

@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from kcachefs.engines.protocol import RESENT
 from kcachefs.errors import MountError
 
 PAGE = mmap.PAGESIZE
@@ -39,7 +40,6 @@ _BLAMED = 8
 _SUSPECTS, _SUSPECTS_MAX = 64, 32
 _DEFERRED, _DEFERRED_MAX = 1024, 64
 _NUMBER = struct.Struct("<Q")
-_RESENT = 1 << 63
 _SLOT = struct.Struct("<II")  # length of the request put aside, length of its answer plus one once it is carried out
 _ANSWER_MAX = PAGE - _SLOT.size
 _SLOT_SIZE = PAGE + REQUEST_MAX
@@ -122,14 +122,14 @@ class RequestBuffer:
 
     def blame_last_request(self) -> set[int]:
         """Count a death against what the last worker was carrying out; returns the requests not to be tried again."""
-        at_hand = int.from_bytes(self.buffer[8:16], "little") & ~_RESENT
+        at_hand = int.from_bytes(self.buffer[8:16], "little") & ~RESENT
         if at_hand == _NUMBER.unpack_from(self._memory, _BLAMED)[0]:
             at_hand = 0  # the last worker died before it tried anything
         else:
             _NUMBER.pack_into(self._memory, _BLAMED, at_hand)
         deferred = set()
         for at in range(_DEFERRED, _DEFERRED + 8 * _DEFERRED_MAX, 8):
-            deferred.add(_NUMBER.unpack_from(self._memory, at)[0] & ~_RESENT)
+            deferred.add(_NUMBER.unpack_from(self._memory, at)[0] & ~RESENT)
             _NUMBER.pack_into(self._memory, at, 0)
         counts = {number: (deaths, others) for number, deaths, others in self._suspects() if number}
         for number in {at_hand, *deferred} - {0}:
