@@ -65,7 +65,7 @@ def make_directory(path: Path) -> None:
 
 def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
     """Lock the store at `path`, or make one if the directory is absent or empty and `create` is set."""
-    exists = _is_store(path, create=create)
+    exists = _look_for_store(path, create=create)
     with clear_errors(path):
         if not exists:
             os.makedirs(path, mode=0o700, exist_ok=True)
@@ -224,7 +224,7 @@ def clear_errors(path: Path) -> Iterator[None]:
         raise or_no_space(error, path) from error
 
 
-def _is_store(path: Path, *, create: bool) -> bool:
+def _look_for_store(path: Path, *, create: bool) -> bool:
     """Whether a store is there; raises if there is none and none may be made."""
     try:
         present = set(os.listdir(path))

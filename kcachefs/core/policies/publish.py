@@ -99,7 +99,7 @@ class Publish(Policy):
         log.warning("user %d was refused: %s (it belongs to user %d)", caller.uid, what, owner)
         return FsError(errno.EPERM, f"{what} is refused: it belongs to user {owner}")
 
-    def _is_closed(self, caller: Caller, entry: int) -> int | None:
+    def _owner_if_closed(self, caller: Caller, entry: int) -> int | None:
         """The owner of an entry that the caller may not add to; None if the caller may."""
         first = self._publishers.first_file(entry)
         if first is None or _owns(caller, first.uid):
@@ -127,7 +127,7 @@ class Publish(Policy):
         if is_temporary(name) or caller.uid in (0, UNKNOWN):
             return
         entry = folder.entry or self._placement.group_at(parent, name)
-        owner = self._is_closed(caller, entry) if entry else None
+        owner = self._owner_if_closed(caller, entry) if entry else None
         if owner is not None:
             raise self._refusal(caller, f"adding {name!r} to a published entry", owner)
 
