@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from kcachefs.bounded import BoundedDict
 from kcachefs.fleet.pack_records import PackReference
 from kcachefs.printable import printable
 
@@ -24,9 +25,9 @@ class Bans:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._reasons: dict[str, str] = {}
+        self._reasons: BoundedDict[str, str] = BoundedDict(_MAX)
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-            self._reasons = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+            self._reasons.update(msgspec.json.decode(path.read_bytes(), type=dict[str, str]))
 
     def __contains__(self, reference: PackReference) -> bool:
         return _name(reference) in self._reasons
@@ -42,34 +43,32 @@ class Bans:
     @property
     def places(self) -> set[tuple[str, str]]:
         """Day and pack of each."""
-        return {(day, pack) for day, _, pack in (name.partition("/") for name in self._reasons)}
+        return {(day, pack) for day, _, pack in (name.partition("/") for name in self.reasons)}
 
     def add(self, reference: PackReference, why: str) -> None:
         with self._lock:
-            reasons = {**self._reasons, _name(reference): printable(why)}
-            while len(reasons) > _MAX:
-                del reasons[next(iter(reasons))]
-            self._replace(reasons)
+            self._reasons[_name(reference)] = printable(why)
+            self._write()
 
     def lift(self, reference: PackReference) -> None:
         """Allow a pack again, because the right bytes were put there."""
         with self._lock:
-            if _name(reference) in self._reasons:
-                self._replace({name: why for name, why in self._reasons.items() if name != _name(reference)})
+            if self._reasons.pop(_name(reference), None) is not None:
+                self._write()
 
     def forget_before(self, day: str) -> None:
         """Drop those of older days, which are in no index any more."""
         with self._lock:
-            kept = {name: why for name, why in self._reasons.items() if name >= day}
-            if len(kept) < len(self._reasons):
-                self._replace(kept)
+            old = [name for name in self._reasons if name < day]
+            for name in old:
+                del self._reasons[name]
+            if old:
+                self._write()
 
-    def _replace(self, reasons: dict[str, str]) -> None:
-        """Readers go on with the old dict, which nobody changes any more."""
-        self._reasons = reasons
+    def _write(self) -> None:
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
         try:
-            part.write_bytes(msgspec.json.encode(reasons))
+            part.write_bytes(msgspec.json.encode(self._reasons))
             os.replace(part, self._path)
         finally:
             part.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ import zstandard
 from blake3 import blake3
 
 from kcachefs.errors import FleetMissing, PackError, PackUntrusted, UsageError
+from kcachefs.fleet import bans as bans_module
 from kcachefs.fleet import bucket as bucket_module
 from kcachefs.fleet import pack_records, packfile, snapshots
 from kcachefs.fleet.bans import Bans
@@ -320,16 +321,30 @@ def test_a_damaged_index_is_loaded_anew(node: Node, content: bytes) -> None:
     assert len(node.index.packs) == 1
 
 
-def test_packs_are_banned_by_many_threads_and_none_is_forgotten(tmp_path: Path) -> None:
-    bans = Bans(tmp_path / "bans.json")
-    packs = [
+def some_packs(count: int) -> list[PackReference]:
+    return [
         PackReference(day=TODAY, pack=f"{number:032x}", size=1, plain=1, run="", compile_ms=1, signer=bytes(32))
-        for number in range(400)
+        for number in range(count)
     ]
+
+
+def test_packs_are_banned_by_many_threads_and_none_is_forgotten(tmp_path: Path) -> None:
+    bans, packs = Bans(tmp_path / "bans.json"), some_packs(400)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda one: bans.add(one, "changed"), packs))
     assert all(one in Bans(tmp_path / "bans.json") for one in packs)
     assert os.listdir(tmp_path) == ["bans.json"]
+
+
+def test_the_oldest_bans_go_when_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bans_module, "_MAX", 16)
+    bans, packs = Bans(tmp_path / "bans.json"), some_packs(20)
+    for pack in packs:
+        bans.add(pack, "changed")
+        assert pack in bans
+        assert len(bans) <= 16
+    assert packs[0] not in bans
+    assert Bans(tmp_path / "bans.json").reasons == bans.reasons
 
 
 def test_damaged_bans_are_no_bans(node: Node) -> None:
