@@ -135,6 +135,19 @@ def test_engines_ask_the_filesystem_and_nothing_behind_it() -> None:
     assert wrong == []
 
 
+def test_no_engine_judges_where_the_bytes_of_a_file_are() -> None:
+    """An engine asks `fs.expect_read`, `fs.is_quick_to_read`: what follows from an inode's content, the core says."""
+    wrong = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in FILES
+        if room_of(path) == "engines"
+        for node in nodes_of(path)
+        if (isinstance(node, ast.ImportFrom) and any(alias.name == "Content" for alias in node.names))
+        or (isinstance(node, ast.Attribute) and node.attr in ("content", "digest", "Content"))
+    ]
+    assert wrong == []
+
+
 RECORDS = {
     *("node", "folder", "root", "seen", "old_folder", "new_folder", "spool", "lock"),
     *("record", "new", "total", "row", "sample", "making", "run", "start", "found", "part", "whole"),

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from kcachefs.core.caller import Caller
-from kcachefs.core.files import KEEP_SIZE, PUNCH_HOLE, check_allocation
+from kcachefs.core.files import KEEP_SIZE, PUNCH_HOLE, QUICK_READ, check_allocation
 from kcachefs.core.name_requests import NameRequests
 from kcachefs.core.options import BLOCK, AttributeChanges, Statfs
 from kcachefs.core.parts import Parts
@@ -28,7 +28,7 @@ from kcachefs.core.report_folder import ReportFolder
 from kcachefs.core.user_quotas import UserQuotas
 from kcachefs.errors import FsError, NoSpace
 from kcachefs.store.inode_numbers import SHARED_INO, VIRTUAL_BASE
-from kcachefs.store.records import Inode
+from kcachefs.store.records import Content, Inode
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ class FileRequests(NameRequests):
         self._counts = parts.counts
         self._table = parts.table
         self._history = parts.history
-        self.expect_read = parts.store.objects.next_read.expect
-        """Called with the digest of a small sealed file that was looked up: the next request is probably its read."""
+        self._expect = parts.store.objects.next_read.expect
         self.prepare_read = parts.store.objects.next_read.prepare
         """Called while no request is there."""
         self._unchecked = 0
@@ -109,6 +108,11 @@ class FileRequests(NameRequests):
         left = max(0, limit - used)
         files = _FILES - sum(record.files for record in held)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=_FILES, files_free=files)
+
+    def expect_read(self, node: Inode) -> None:
+        """It was looked up just now: if it is a small sealed file, the next request is probably its read."""
+        if node.content == Content.OBJECT and node.size <= QUICK_READ:
+            self._expect(node.digest)
 
     # --- opening ------------------------------------------------------------------------------------------------------
 

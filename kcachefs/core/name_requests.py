@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.listing_requests import ListingRequests
@@ -42,7 +42,7 @@ class NameRequests(ListingRequests):
         self.files = parts.files
         self._syncer = parts.syncer
         self._lifetimes = parts.lifetimes
-        self.listed = parts.uses.listed
+        self.listed: Sized = parts.uses.listed
         """Not empty while a process looks around: only then must an engine `note_use` of what is read."""
         self._replay = parts.replay
         self._kernel = parts.kernel

@@ -11,7 +11,6 @@ import os
 
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
-from kcachefs.core.files import QUICK_READ
 from kcachefs.core.remote import Found
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
@@ -31,7 +30,7 @@ from kcachefs.engines.replies import (
 )
 from kcachefs.errors import FsError, RequestGarbled
 from kcachefs.store.inode_numbers import REPORT_INO
-from kcachefs.store.records import Content, Inode
+from kcachefs.store.records import Inode
 
 _HEADER = p.IN_HEADER.size
 _NAMES_MAX, _ENTRIES_MAX = 256, 24
@@ -61,8 +60,7 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None
     if found is None:
         return _look_elsewhere(engine, caller, ino, name, unique) if fs.has_remote else MISS
     node = fs.attributes(found)
-    if node.content == Content.OBJECT and node.size <= QUICK_READ:
-        fs.expect_read(node.digest)
+    fs.expect_read(node)
     shown = found if fs.hide_number is None else fs.hide_number(found)
     return pack_entry(found, node, fs.name_seconds(found, node), shown)
 
