@@ -23,7 +23,7 @@ from kcachefs.core.limits import Limits
 from kcachefs.core.metrics import About, as_metrics
 from kcachefs.core.options import FsOptions
 from kcachefs.core.parts import Parts
-from kcachefs.core.policies import make_policy
+from kcachefs.core.policies import policy_class
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
 from kcachefs.core.remote import Elsewhere, Remote
@@ -61,7 +61,8 @@ class Filesystem(FileRequests):
         remote: Remote | None = None,
     ) -> None:
         """`remote` is asked about misses, and its numbers are among the statistics."""
-        parts = Parts(store, options, kernel or Kernel())
+        policy = policy_class(options.sharing)
+        parts = Parts(store, options, kernel or Kernel(), first_publisher_owns=policy.first_publisher_owns)
         parts.tree.make_root(options.uid, options.gid)
         quotas = None
         if parts.accounts is not None:
@@ -75,7 +76,7 @@ class Filesystem(FileRequests):
         self._about = about
         """What the metrics say of the daemon."""
         self._remote = remote
-        super().__init__(parts, make_policy(parts), report, quotas)
+        super().__init__(parts, policy(parts), report, quotas)
         self.table = parts.table
         self.namespaces = parts.namespaces
         self.walk = parts.walk

@@ -35,8 +35,7 @@ class ListingRequests:
         self._uses = parts.uses
         self._leaving = parts.lifetimes.leaving
         self._kept_listings = parts.kept_listings
-        self._lists_all = type(policy).listing is Policy.listing and policy.numbers is None
-        """Whether every caller is shown a folder's names as they are."""
+        self._shows_kept = policy.allows_kept_listings
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
         """At most `limit` names after `cookie`; 0 starts from the top."""
@@ -47,7 +46,7 @@ class ListingRequests:
 
     def kept_listing(self, ino: int, cookie: int, size: int) -> bytes | None:
         """The same in the kernel's layout, in at most `size` bytes, if the listing of this folder was kept."""
-        if not self._lists_all or ino == ROOT_INO or ino >= VIRTUAL_BASE or (self._leaving and self._is_leaving(ino)):
+        if not self._shows_kept or ino == ROOT_INO or ino >= VIRTUAL_BASE or (self._leaving and self._is_leaving(ino)):
             return None
         return self._kept_listings.part(ino, cookie, size)
 

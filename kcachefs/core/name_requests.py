@@ -57,9 +57,9 @@ class NameRequests(ListingRequests):
         """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
         self.allows_idmap = parts.options.sharing.idmap
         """Whether the mount may be bound with other user ids (an idmapped mount)."""
-        self._has_policy = type(policy) is not Policy
-        """False under `shared`, which forbids and changes nothing: it need not be asked."""
+        self._has_policy = policy.is_asked
         self._squashes = parts.options.sharing.squashes
+        self._withholds_writing = policy.withholds_writing
         self._alters_attributes = self._has_policy or self._squashes
         """Whether inodes may be shown with another mode or owner than they have."""
 
@@ -149,7 +149,7 @@ class NameRequests(ListingRequests):
         if not self._alters_attributes:
             return node
         seen = self.policy.shown(ino, node)
-        return squashed(self.options.sharing, seen) if self._squashes else seen
+        return squashed(self.options.sharing, seen, self._withholds_writing) if self._squashes else seen
 
     def note_use(self, caller: Caller, ino: int) -> None:
         """The caller opened or read a file. Only where a process looked around is it not known by the lookup."""

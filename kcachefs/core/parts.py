@@ -40,7 +40,8 @@ from kcachefs.store.entry_table import EntryTable
 class Parts:
     """Everything that a policy and the filesystem are built on."""
 
-    def __init__(self, store: Store, options: FsOptions, kernel: Kernel) -> None:
+    def __init__(self, store: Store, options: FsOptions, kernel: Kernel, *, first_publisher_owns: bool) -> None:
+        """`first_publisher_owns`: as the policy says, which is made of these parts."""
         self.store = store
         self.options = options
         self.kernel = kernel
@@ -69,7 +70,7 @@ class Parts:
             self.uses,
             self.makings,
             self.fresh,
-            self.publishers if options.sharing.policy == "publish" else None,
+            self.publishers if first_publisher_owns else None,
         )
         self.membership = Membership(
             store, self.nodes, self.namespaces, self.placement, self.counts, self.temporaries, self.uses

@@ -13,8 +13,8 @@ from kcachefs.core.sharing import Sharing
 from kcachefs.store.records import Inode
 
 
-def squashed(sharing: Sharing, node: Inode) -> Inode:
-    """An inode with the owner and mode that the mount shows for everything."""
+def squashed(sharing: Sharing, node: Inode, withholds_writing: bool) -> Inode:
+    """An inode with the owner and mode that the mount shows for everything; `node` is what its policy shows."""
     seen = copy.copy(node)
     seen.uid = node.uid if sharing.uid is None else sharing.uid
     seen.gid = node.gid if sharing.gid is None else sharing.gid
@@ -22,7 +22,7 @@ def squashed(sharing: Sharing, node: Inode) -> Inode:
         runs = node.is_dir or node.mode & 0o111
         allowed = (0o777 if runs else 0o666) & ~sharing.umask
         sticky = node.mode & stat.S_ISVTX if sharing.uid is None else 0
-        if node.is_file and sharing.policy == "read-only":
+        if node.is_file and withholds_writing:
             allowed &= node.mode | ~0o222  # a mask does not give back what the policy took away
         seen.mode = stat.S_IFMT(node.mode) | sticky | allowed
     return seen

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kcachefs.core.parts import Parts
 from kcachefs.core.policies.policy import Policy
 from kcachefs.core.policies.private import Private
 from kcachefs.core.policies.publish import Publish
 from kcachefs.core.policies.read_only import ReadOnly
+from kcachefs.core.sharing import Sharing
 
 _POLICIES: dict[str, type[Policy]] = {
     "shared": Policy,
@@ -16,6 +16,6 @@ _POLICIES: dict[str, type[Policy]] = {
 }
 
 
-def make_policy(parts: Parts) -> Policy:
-    """The policy that the mount's options name."""
-    return _POLICIES[parts.options.sharing.policy](parts)
+def policy_class(sharing: Sharing) -> type[Policy]:
+    """The class of the policy that the mount's options name. `Parts` need its answers before there is an object."""
+    return _POLICIES[sharing.policy]

@@ -34,10 +34,14 @@ class Policy:
 
     | question | when | what it may do |
     | --- | --- | --- |
+    | `is_asked` | at mount | say that it forbids or changes something: if not, most of what follows is not asked |
+    | `first_publisher_owns` | at mount, of its class | give an entry to whoever published in it first |
     | `judges_opens`, `links_differ` | at mount | say that every open must be asked for; that links differ by user |
+    | `allows_kept_listings` | at mount | have `listing` asked each time, even if a listing was kept |
+    | `withholds_writing` | at mount | keep a mask of modes (`--umask`) from giving back a right to write that `shown` took |
     | `numbers` | at mount | show other inode numbers in attributes and listings |
     | `lists_afresh`, `lists_attributes` | per listing | keep the kernel from caching it; leave attributes out of it |
-    | `find` | a name is looked up | lead the caller elsewhere, or nowhere |
+    | `find` | a name is looked up | lead the caller elsewhere, or nowhere; `private` may make a folder on the way |
     | `real_inode`, `node`, `forget` | an inode of the policy's own | say what it stands for, what it is; let it go |
     | `forgotten` | the kernel no longer knows an inode | forget what was noted about it |
     | `shown` | the kernel is told of an inode (any thread) | show another mode or owner |
@@ -59,12 +63,20 @@ class Policy:
     with NOBODY as the caller.
     """
 
+    is_asked = False
+    """Whether it forbids or changes anything: `shared` does not, and the path of a request leaves it out."""
+    first_publisher_owns = False
+    """Whether an entry belongs to who published in it first; else it is the owner's of its first sealed file."""
     judges_opens = False
     """Whether `authorize_open` is asked for every open: then each open is a request."""
     links_differ = False
     """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
     lists_afresh = False
     """Whether a listing depends on more than its folder, so that the kernel must not keep it."""
+    allows_kept_listings = True
+    """Whether a listing that was kept may be given out unasked: all are shown the names and numbers that are there."""
+    withholds_writing = False
+    """Whether `shown` takes writing away, which a mask of modes (`--umask`) must not give back."""
     numbers: HiddenNumbers | None = None
     """How inode numbers are shown; None: as they are."""
     lists_attributes = True

@@ -140,7 +140,9 @@ class UserTrees:
 class Private(Policy):
     """What `--policy private` shows and allows."""
 
+    is_asked = True
     links_differ = True
+    allows_kept_listings = False
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)

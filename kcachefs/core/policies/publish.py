@@ -60,6 +60,8 @@ _CHUNK = 1 << 20
 class Publish(Policy):
     """What `--policy publish` allows."""
 
+    is_asked = True
+    first_publisher_owns = True
     links_differ = True
 
     def __init__(self, parts: Parts) -> None:

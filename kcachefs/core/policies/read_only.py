@@ -38,7 +38,10 @@ _LOCK_FOLDER = b"locks"
 class ReadOnly(Policy):
     """What `--policy read-only` allows."""
 
+    is_asked = True
     judges_opens = True
+    allows_kept_listings = False
+    withholds_writing = True
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
