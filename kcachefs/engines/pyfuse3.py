@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, Unpack, cast
 
 import pyfuse3
 import trio
@@ -24,11 +24,12 @@ from kcachefs.core import Filesystem
 from kcachefs.core.caller import NOBODY, Caller
 from kcachefs.core.files import is_damage
 from kcachefs.core.options import FOREVER_SECONDS as FOREVER
-from kcachefs.core.options import PREFERRED_SIZE
+from kcachefs.core.options import AttributeChanges
 from kcachefs.core.remote import MISS_SECONDS, Found
 from kcachefs.core.request_times import RequestTimes
 from kcachefs.core.tree import DOTDOT
 from kcachefs.engines.pyfuse3_kernel import Pyfuse3Kernel
+from kcachefs.engines.pyfuse3_replies import as_entry, as_handle, as_statfs
 from kcachefs.errors import FsError, KcachefsError, NoSpace, errno_of
 from kcachefs.store.inode_numbers import HANDLE_BASE, VIRTUAL_BASE
 from kcachefs.store.records import Inode
@@ -182,7 +183,7 @@ class Operations(pyfuse3.Operations):
         return self._entry(ino, self.fs.attributes(ino))
 
     def _entry(self, ino: int, node: Inode) -> pyfuse3.EntryAttributes:
-        return _entry(self._shown(ino), node, self.fs.name_seconds(ino, node))
+        return as_entry(self._shown(ino), node, self.fs.name_seconds(ino, node))
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         for ino, count in inode_list:
@@ -220,8 +221,12 @@ class Operations(pyfuse3.Operations):
     async def rename(
         self, parent_inode_old: Any, name_old: bytes, parent_inode_new: Any, name_new: bytes, flags: int, ctx: Any
     ) -> None:
-        old, new = self.real(parent_inode_old), self.real(parent_inode_new)
-        self.fs.rename(_caller(ctx), old, name_old, new, name_new, flags)
+        caller, old, new = _caller(ctx), self.real(parent_inode_old), self.real(parent_inode_new)
+        if self.fs.is_quick_to_rename(old, name_old, new, name_new):
+            self.fs.rename(caller, old, name_old, new, name_new, flags)
+            return
+        self.fs.authorize_rename(caller, old, name_old, new, name_new, flags)
+        await trio.to_thread.run_sync(self.fs.rename, caller, old, name_old, new, name_new, flags)
 
     @_guarded
     async def readlink(self, inode: Any, ctx: Any) -> bytes:
@@ -268,7 +273,8 @@ class Operations(pyfuse3.Operations):
             size=attr.st_size if fields.update_size else None,
             owner=fields.update_mode or fields.update_uid or fields.update_gid,
         )
-        node = self.fs.set_attributes(
+        node = await _set_attributes(
+            self.fs,
             caller,
             ino,
             mode=attr.st_mode if fields.update_mode else None,
@@ -286,7 +292,7 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         ino, node = self.fs.create(_caller(ctx), self.real(parent_inode), name, mode)
         self.fs.opened(ino)
-        return _handle(ino), self._entry(ino, node)
+        return as_handle(ino), self._entry(ino, node)
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
@@ -294,14 +300,14 @@ class Operations(pyfuse3.Operations):
         uses_cache = self.fs.authorize_open(caller, ino, flags)
         if flags & os.O_TRUNC:  # libfuse always asks the kernel to leave the truncation to us
             self.fs.authorize_change(caller, ino, size=0)
-            self.fs.set_attributes(caller, ino, size=0, mtime=time.time_ns())
+            await _set_attributes(self.fs, caller, ino, size=0, mtime=time.time_ns())
         self.fs.attributes(ino)
         self.fs.note_use(caller, ino)
         self.fs.opened(ino)
         handle = ino
         if self.fs.names_writers and flags & os.O_ACCMODE != os.O_RDONLY:
             handle = self.handles.open(ino, caller)
-        return _handle(handle, direct=not uses_cache)
+        return as_handle(handle, direct=not uses_cache)
 
     @_guarded
     async def read(self, fh: Any, off: int, size: int) -> bytes:
@@ -338,14 +344,7 @@ class Operations(pyfuse3.Operations):
 
     @_guarded
     async def statfs(self, ctx: Any) -> pyfuse3.StatvfsData:
-        state, reply = self.fs.statfs(_caller(ctx)), pyfuse3.StatvfsData()
-        reply.f_bsize = reply.f_frsize = state.block_size
-        reply.f_blocks = state.blocks
-        reply.f_bfree = reply.f_bavail = state.free
-        reply.f_files = state.files
-        reply.f_ffree = reply.f_favail = state.files_free
-        reply.f_namemax = state.name_max
-        return reply
+        return as_statfs(self.fs.statfs(_caller(ctx)))
 
 
 async def _look_up(
@@ -374,27 +373,17 @@ async def _look_up(
     return fs.lookup(caller, parent, name)
 
 
+async def _set_attributes(fs: Filesystem, caller: Caller, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
+    """Make a change of attributes that was authorized."""
+    size = changes.get("size")
+    if size is None or fs.is_quick_to_resize(ino, size):
+        return fs.set_attributes(caller, ino, **changes)
+    return await trio.to_thread.run_sync(functools.partial(fs.set_attributes, caller, ino, **changes))
+
+
 def _same(number: int) -> int:
     return number
 
 
 def _caller(context: Any) -> Caller:
     return Caller(context.uid, context.gid, context.pid)
-
-
-def _entry(ino: int, node: Inode, seconds: int) -> pyfuse3.EntryAttributes:
-    entry = pyfuse3.EntryAttributes()
-    entry.st_ino = ino
-    entry.entry_timeout, entry.attr_timeout = seconds, FOREVER
-    entry.st_mode = node.mode
-    entry.st_nlink = node.nlink
-    entry.st_uid, entry.st_gid, entry.st_rdev = node.uid, node.gid, node.rdev
-    entry.st_size = 4096 if node.is_dir else node.size
-    entry.st_blksize = PREFERRED_SIZE
-    entry.st_blocks = (entry.st_size + 511) >> 9
-    entry.st_atime_ns, entry.st_mtime_ns, entry.st_ctime_ns = node.atime, node.mtime, node.ctime
-    return entry
-
-
-def _handle(ino: int, *, direct: bool = False) -> pyfuse3.FileInfo:
-    return pyfuse3.FileInfo(fh=ino, keep_cache=True, direct_io=direct)
