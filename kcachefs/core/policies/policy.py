@@ -38,7 +38,7 @@ class Policy:
     | `first_publisher_owns` | at mount, of its class | give an entry to whoever published in it first |
     | `judges_opens`, `links_differ` | at mount | say that every open must be asked for; that links differ by user |
     | `allows_kept_listings` | at mount | have `listing` asked each time, even if a listing was kept |
-    | `withholds_writing` | at mount | keep a mask of modes (`--umask`) from giving back a right to write that `shown` took |
+    | `withholds_writing` | at mount | keep a mask of modes (`--umask`) from giving back writing that `shown` took away |
     | `numbers` | at mount | show other inode numbers in attributes and listings |
     | `lists_afresh`, `lists_attributes` | per listing | keep the kernel from caching it; leave attributes out of it |
     | `find` | a name is looked up | lead the caller elsewhere, or nowhere; `private` may make a folder on the way |
@@ -64,9 +64,9 @@ class Policy:
     """
 
     is_asked = False
-    """Whether it forbids or changes anything: `shared` does not, and the path of a request leaves it out."""
+    """Whether it forbids or changes anything: `shared` does neither, and requests skip it."""
     first_publisher_owns = False
-    """Whether an entry belongs to who published in it first; else it is the owner's of its first sealed file."""
+    """Whether an entry belongs to whoever published in it first; if not, to the owner of its first sealed file."""
     judges_opens = False
     """Whether `authorize_open` is asked for every open: then each open is a request."""
     links_differ = False
@@ -74,7 +74,7 @@ class Policy:
     lists_afresh = False
     """Whether a listing depends on more than its folder, so that the kernel must not keep it."""
     allows_kept_listings = True
-    """Whether a listing that was kept may be given out unasked: all are shown the names and numbers that are there."""
+    """Whether a kept listing may be sent without asking: everybody is shown the same names and numbers."""
     withholds_writing = False
     """Whether `shown` takes writing away, which a mask of modes (`--umask`) must not give back."""
     numbers: HiddenNumbers | None = None
