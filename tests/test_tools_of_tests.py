@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,16 @@ def described(pid: int) -> dict[str, object]:
     }
 
 
+def has_answered(supervisor: int) -> bool:
+    """Whether it has closed the pipe on which it told `kcachefs mount` that it serves; that is its last argument."""
+    process = Path(f"/proc/{supervisor}")
+    number = (process / "cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2].decode()
+    try:
+        return not os.readlink(process / "fd" / number).startswith("pipe:")
+    except FileNotFoundError:
+        return True
+
+
 @pytest.mark.mount
 def test_a_forked_daemon_is_as_one_that_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mount = Mount(tmp_path / "mount", tmp_path / "store", "direct")
@@ -90,6 +101,7 @@ def test_a_forked_daemon_is_as_one_that_was_started(tmp_path: Path, monkeypatch:
             daemons = mount.daemon()
             for pid in daemons:  # zeros follow the arguments of one that was forked
                 assert Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"\0\0") == forked
+            until(partial(has_answered, daemons[0]), "the supervisor closes the pipe")
             seen.append([described(pid) for pid in daemons])
     for forked_one, started_one in zip(*seen, strict=True):
         assert {
