@@ -259,7 +259,7 @@ def test_requests_and_errors_are_as_on_the_page(mount: Mount) -> None:
         b'{"verb": "artifacts", "arguments": {"entries": [36893488147419103232]}}\n': "64 bits",
         b'{"verb": "artifacts", "arguments": {"entries": "x"}}\n': "entries",
         b'{"verb": "artifacts", "arguments": {"entries": [1], "files": ["' + b"a" * 5000 + b'"]}}\n': "a pattern",
-        b'{"verb": "note_costs", "arguments": {"costs": {"x": 1}}}\n': "number of an entry",
+        b'{"verb": "note_costs", "arguments": {"costs": {"x": 1}}}\n': "numbers of entries",
         b'{"verb": "set", "arguments": {"options": []}}\n': "options",
         b'{"verb": "set", "arguments": {"options": ' + b"[" * 5000 + b"]" * 5000 + b"}}\n": "malformed",
         b'{"verb": "ls", "arguments": {"patterns": ["' + b"a*" * 400_000 + b'"]}}\n': "longer than any name",

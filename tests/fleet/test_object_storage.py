@@ -321,7 +321,7 @@ def test_a_body_that_ends_early_is_no_object(credentials: None) -> None:
         ("file:///tmp#2", "write %23"),
         ("file:///tmp#", "write %23"),
         ("s3://bucket/a#b?region=c", "write %23"),
-        ("file:///tmp/%ff", "no UTF-8"),
+        ("file:///tmp/%ff", "not UTF-8"),
         ("file:///tmp/a%00b", "control character"),
         ("file:///tmp/a\nb", "control character"),
         ("s3://[bucket", "is not a bucket"),

@@ -38,7 +38,7 @@ class Policy:
     | `first_publisher_owns` | at mount, of its class | give an entry to whoever published in it first |
     | `judges_opens`, `links_differ` | at mount | say that every open must be asked for; that links differ by user |
     | `allows_kept_listings` | at mount | have `listing` asked each time, even if a listing was kept |
-    | `withholds_writing` | at mount | keep a mask of modes (`--umask`) from giving back writing that `shown` took away |
+    | `withholds_writing` | at mount | keep a mask of modes (`--umask`) from giving back what `shown` took away |
     | `numbers` | at mount | show other inode numbers in attributes and listings |
     | `lists_afresh`, `lists_attributes` | per listing | keep the kernel from caching it; leave attributes out of it |
     | `find` | a name is looked up | lead the caller elsewhere, or nowhere; `private` may make a folder on the way |
