@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -73,6 +73,8 @@ class Peer(Subject):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self._process.kill()
                 self._process.wait()
+                with suppress(OSError):  # it may have mounted, and died then
+                    _unmount(self.root)
                 lines = (self.base / "log").read_text(errors="replace").strip().splitlines()
                 raise Absent(f"{self.package} did not mount: {lines[-1] if lines else 'no output'}")
             time.sleep(0.01)

@@ -136,7 +136,7 @@ def test_engines_ask_the_filesystem_and_nothing_behind_it() -> None:
 
 
 def test_no_engine_judges_where_the_bytes_of_a_file_are() -> None:
-    """An engine asks `fs.expect_read`, `fs.is_quick_to_read`: what follows from an inode's content, the core says."""
+    """An engine asks `fs.looked_up`, `fs.is_quick_to_read`: what follows from an inode's content, the core says."""
     wrong = [
         f"{name_of(path)}:{node.lineno}"
         for path in FILES

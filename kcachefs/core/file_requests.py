@@ -70,6 +70,16 @@ class FileRequests(NameRequests):
         node = self.files.attributes(ino) if ino < VIRTUAL_BASE else self._virtual(ino)
         return self.shown(ino, node) if self._alters_attributes else node
 
+    def looked_up(self, ino: int) -> Inode:
+        """The same of what was looked up just now: if it is a small sealed file, the next request is probably its read.
+
+        In the engine's thread.
+        """
+        node = self.files.attributes(ino) if ino < VIRTUAL_BASE else self._virtual(ino)
+        if node.content == Content.OBJECT and node.size <= QUICK_READ:
+            self._expect(node.digest)
+        return self.shown(ino, node) if self._alters_attributes else node  # as `attributes` does, without one more call
+
     def _virtual(self, ino: int) -> Inode:
         node = self.report.node(ino) if ino < SHARED_INO else self.policy.node(ino)
         if node is None:
@@ -108,11 +118,6 @@ class FileRequests(NameRequests):
         left = max(0, limit - used)
         files = _FILES - sum(record.files for record in held)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=_FILES, files_free=files)
-
-    def expect_read(self, node: Inode) -> None:
-        """It was looked up just now: if it is a small sealed file, the next request is probably its read."""
-        if node.content == Content.OBJECT and node.size <= QUICK_READ:
-            self._expect(node.digest)
 
     # --- opening ------------------------------------------------------------------------------------------------------
 

@@ -59,8 +59,7 @@ def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None
         return _look_elsewhere(engine, caller, ino, name, unique, error)
     if found is None:
         return _look_elsewhere(engine, caller, ino, name, unique) if fs.has_remote else MISS
-    node = fs.attributes(found)
-    fs.expect_read(node)
+    node = fs.looked_up(found)
     shown = found if fs.hide_number is None else fs.hide_number(found)
     return pack_entry(found, node, fs.name_seconds(found, node), shown)
 
