@@ -59,6 +59,9 @@ def run(kills: int, seed: int, *, reload: bool = False) -> Outcome:
                     for _ in range(kills):
                         time.sleep(choose.uniform(0, 0.3))
                         pauses.append(reload_worker(mount) if reload else kill_worker(mount))
+                except AssertionError:
+                    print(registry.log_path(str(root)).read_text()[-20_000:])
+                    raise
                 finally:
                     (base / "stop").touch()
                 results = [child.result() for child in children]
