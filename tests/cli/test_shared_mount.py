@@ -126,7 +126,7 @@ def test_a_cold_start_is_not_warm_a_hit_on_anothers_entry_is_and_nothing_is_not(
     assert nothing.code == 1, nothing
     assert "0 hits, 0 misses" in nothing.err
     assert "nothing was counted; another user's mount" in nothing.err
-    assert "use one of your own" in nothing.err
+    assert "use your own mount" in nothing.err
 
 
 @on_a_mount_of_root()

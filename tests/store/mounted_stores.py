@@ -277,6 +277,7 @@ def _copy_with_unfolded_changes(place: Scene, shown: Shown) -> None:
         shown.last_changed = link.lstat().st_ino
         for path in (b"helion", b"helion/link"):
             shown.paths[path] = _seen(os.fsencode(place.mountpoint) + b"/" + path)
+        until(lambda: _ask(place)[1]["store"]["nameless"] == 1, "the link that was there before is forgotten")
         with ExitStack() as going_on:
             for pid in place.daemons():
                 stop(pid)
