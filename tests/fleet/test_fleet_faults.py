@@ -73,7 +73,7 @@ def test_nobody_waits_for_long_for_what_is_fetched_ahead(empty_fleet: Fleet, tmp
         until(lambda: len(server.packs_asked) == 2, "the other one is fetched ahead")
         assert not (two.mountpoint / "triton" / "AHEAD").exists()
         why = until(lambda: fleet_of(two)["why"], "the bucket is said to have failed")
-        limit = re.search(r"(?:no answer within|would take longer than|was not there after) ([\d.]+) s$", why)
+        limit = re.search(r"(?:no answer within|would take longer than|had not arrived after) ([\d.]+) s$", why)
         without = {"hang": PATIENT.first_byte, "trickle": PATIENT.overall}[behaviour]
         assert limit is not None, why
         assert float(limit[1]) < without, "what is fetched without a deadline takes that long"
