@@ -5,6 +5,7 @@ Between them they have records of every table and files of every kind of content
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -32,6 +33,7 @@ from kcachefs.store.history_records import (
     TombstoneRecord,
 )
 from kcachefs.store.inode_numbers import ROOT_INO
+from kcachefs.store.journal import Changes, decode_records, segment_numbers, segment_path
 from kcachefs.store.listings import Listing
 from kcachefs.store.records import name_key, names_of, names_prefix, unpack_name
 from tests.cli.scene import Scene, scene
@@ -269,20 +271,25 @@ def _ask(place: Scene) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 
 
 def _copy_with_unfolded_changes(place: Scene, shown: Shown) -> None:
-    """Copy the store while its daemon stands still and the journal has something that LMDB does not have yet."""
+    """Copy the store while its daemon stands still and the journal has what LMDB does not have yet: a deletion, too."""
     link = place.mountpoint / "helion" / "link"  # looking at what is in no sealed entry is no use of one
-    while True:
-        link.unlink(missing_ok=True)
+    for number in itertools.count():
+        renamed = b"helion/renamed %d" % number  # and not removed: nobody knows when the kernel forgets what is removed
+        link.rename(place.mountpoint / os.fsdecode(renamed))
         link.symlink_to("nowhere")
         shown.last_changed = link.lstat().st_ino
-        for path in (b"helion", b"helion/link"):
+        for path in (b"helion", b"helion/link", renamed):
             shown.paths[path] = _seen(os.fsencode(place.mountpoint) + b"/" + path)
-        until(lambda: _ask(place)[1]["store"]["nameless"] == 1, "the link that was there before is forgotten")
         with ExitStack() as going_on:
             for pid in place.daemons():
                 stop(pid)
                 going_on.callback(os.kill, pid, signal.SIGCONT)
             shutil.rmtree(shown.store, ignore_errors=True)
             shutil.copytree(place.store, shown.store)
-        if any(segment.stat().st_size > SEGMENT_HEADER for segment in (shown.store / "journal").iterdir()):
+        if any(None in changes.values() for changes in _changes(shown.store / "journal")):
             return
+
+
+def _changes(journal: Path) -> Iterator[Changes]:
+    for number in segment_numbers(journal):
+        yield from decode_records(number, segment_path(journal, number).read_bytes(), SEGMENT_HEADER)
