@@ -17,6 +17,7 @@ import lmdb.verify
 from kcachefs.errors import NoSpace, StoreError, or_no_space
 from kcachefs.store.checksum import show_key, with_checksum
 from kcachefs.store.descriptor import sync_directory
+from kcachefs.store.lmdb_pages import badly_packed
 
 DEFAULT_MAP_SIZE = 64 << 30
 """Address space set aside for LMDB, not disk: 64 GiB holds some 300 million records."""
@@ -140,7 +141,7 @@ def close_compact(env: lmdb.Environment, directory: Path, *, is_checked: bool = 
 def structure_problems(directory: Path) -> list[str]:
     """What is wrong with the tree that LMDB keeps in `directory`. Nobody may have it open."""
     try:
-        return _page_problems(directory) or _unfindable_records(directory)
+        return _page_problems(directory) or badly_packed(directory / "data.mdb") or _unfindable_records(directory)
     except lmdb.Error as error:
         return [str(error)]
 

@@ -50,7 +50,7 @@ def _read_all(path: Path) -> dict[bytes, bytes]:
     return read
 
 
-def _repair(path: Path) -> dict[bytes, bytes]:
+def repaired(path: Path) -> dict[bytes, bytes]:
     report = run(path, repair=True)
     assert report.exit_code <= 1, [finding for finding in report.findings if not finding.repaired]
     assert run(path).exit_code == 0
@@ -92,7 +92,7 @@ def test_damage_at_a_random_place(whole: Path, in_memory: Path, file: str, way: 
         size = target.stat().st_size
         length = min(size, chosen.choice((1, 50, 4096)))
         damage.WAYS[way](target, chosen.randrange(size - length + 1), length)
-        for read in (elsewhere(_read_all, path), elsewhere(_repair, path)):
+        for read in (elsewhere(_read_all, path), elsewhere(repaired, path)):
             for name, data in (read or {}).items():
                 assert data == CONTENTS[name], f"{name!r} has wrong bytes"
         assert read is not None, "fsck crashed"
@@ -111,7 +111,7 @@ def test_a_damaged_branch_key_costs_no_records(whole: Path, in_memory: Path) -> 
         path = in_memory / f"store-{number}"
         shutil.copytree(whole, path)
         damage.flip(path / "catalog" / "data.mdb", place, 1)
-        read = elsewhere(_repair, path)
+        read = elsewhere(repaired, path)
         assert read is not None, f"fsck crashed on damage at {place}"
         assert read.items() <= CONTENTS.items()
         mended += read == CONTENTS
