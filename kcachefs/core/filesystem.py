@@ -270,8 +270,10 @@ class Filesystem(FileRequests):
 
     def let_go_of_orphans(self) -> None:
         """Remove inodes without a name that nobody uses, and go on with what an earlier worker was removing."""
-        self._remover.clear_out()
-        self.lifetimes.let_go_of_orphans()
+        try:
+            self._remover.clear_out()
+        finally:
+            self.lifetimes.let_go_of_orphans()
 
     # --- at mount -----------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class Lifetimes:
             self._files.orphaned(txn, node)
             self._nodes.add_orphan(txn, ino)
             if _is_filled(node):
+                txn.undo(lambda: self.leaving.discard(ino))
                 self.leaving.add(ino)
         self._nodes.save(txn, ino, node)
 

@@ -1,12 +1,12 @@
 """Inodes: read through a bounded cache, numbered, changed in transactions; and who still refers to each.
 
-An inode lives while it has a name, a lookup that the kernel has not forgotten, or an open handle. The kernel's count is
-known only in memory; an inode without a name is in the catalog's orphan table until it is let go, so that a daemon that
-starts after a kill finds it there. What happens at the end of an inode's life is in `lifetimes.py`.
+An inode lives while it has a name, or a lookup that the kernel has not forgotten; the kernel forgets no inode that is
+open. Its count is known only in memory; an inode without a name is in the catalog's orphan table until it is let go, so
+that a daemon that starts after a kill finds it there. What happens at the end of an inode's life is in `lifetimes.py`.
 
-A worker that takes over from a dead one does not know the counts so far. So an inode that is older than the worker does
-not go with its last name, but when the kernel is known to have let go of it: when a FORGET gives back more references
-than this worker has counted (so they are all of them), or when the kernel is asked.
+A worker that takes over from a dead one does not know the counts so far. So an inode that is older than the worker goes
+neither with its last name nor with a FORGET, but when the kernel was asked and does not know it. Even a FORGET of more
+references than this worker has counted proves nothing: it may have waited in the kernel while a lookup overtook it.
 """
 
 from __future__ import annotations
@@ -150,12 +150,12 @@ class Nodes:
 
     def hold(self, ino: int) -> int:
         """The kernel is told of an inode, and holds one more reference until it forgets it. Returns the inode."""
-        lookups = self.lookups
-        lookups[ino] = lookups.get(ino, 0) + 1
+        with self.lock:  # an inode that another thread is removing is gone before it is held, or seen to be held
+            self.lookups[ino] = self.lookups.get(ino, 0) + 1
         return ino
 
     def release(self, ino: int, count: int) -> bool:
-        """The kernel lets go of `count` references; returns whether it holds none any more."""
+        """The kernel lets go of `count` references; returns whether it is certain that it holds none any more."""
         with self.lock:  # a lookup that waited for a remote tier holds in another thread
             left = self.lookups.get(ino, 0) - count
             if left > 0:
@@ -164,7 +164,7 @@ class Nodes:
             self.lookups.pop(ino, None)
         if self.let_go_since_probe is not None:
             self.let_go_since_probe.add(ino)
-        return left < 0 or ino >= self._uncertain_below
+        return ino >= self._uncertain_below
 
     @contextlib.contextmanager
     def probing(self) -> Iterator[None]:

@@ -128,17 +128,29 @@ class Remover:
         self._lifetimes.let_go_of_many(list(unused))
 
     def clear_out(self) -> None:
-        """Remove what is in folders that were taken away, just now or by a worker that died while clearing them."""
+        """Remove what is in folders that were taken away, just now or by a worker that died while clearing them.
+
+        One that fails does not stop the others.
+        """
+        failed: Exception | None = None
         for top in self._lifetimes.filled_folders():
-            folders = [(top, b"")]
-            while folders:
-                self._clear_piece(folders)
-                self.breathe()
-            if not self._nodes.is_held(top):
-                self._lifetimes.let_go(top)
-            if self._table.get(top) is not None:
-                self.strike({top})
+            try:
+                self._clear_folder(top)
+            except Exception as error:
+                failed = failed or error
         self._lifetimes.filled_folders()
+        if failed is not None:
+            raise failed
+
+    def _clear_folder(self, top: int) -> None:
+        folders = [(top, b"")]
+        while folders:
+            self._clear_piece(folders)
+            self.breathe()
+        if not self._nodes.is_held(top):
+            self._lifetimes.let_go(top)
+        if self._table.get(top) is not None:
+            self.strike({top})
 
     def _clear_piece(self, folders: list[tuple[int, bytes]]) -> None:
         """Remove a few names from the last of these folders, or the folder itself once it is empty.
@@ -160,7 +172,11 @@ class Remover:
             is_doomed = bool(rows) and self._nodes.get(folder).flags & Inode.DOOMED
             for key, raw in rows:
                 ino, name = unpack_name(raw)[0], name_of(key)[1]
-                node = self._nodes.get(ino)
+                try:
+                    node = self._nodes.get(ino)
+                except FsError:
+                    self._drop_damaged(txn, folder, key, ino)
+                    continue
                 if is_doomed:
                     doom(node)
                 if node.is_dir and node.size:
@@ -170,6 +186,14 @@ class Remover:
                 self._tree.remove(txn, folder, name, ino, node)
             return
         del folders[-1:]  # another thread removed something in it
+
+    def _drop_damaged(self, txn: Transaction, folder: int, key: bytes, ino: int) -> None:
+        """Take away the name of an inode whose record was damaged and set aside; fsck finds what it held."""
+        node = self._nodes.get(folder)
+        node.size -= 1
+        self._nodes.save(txn, folder, node)
+        txn.delete(key)
+        self._nodes.delete(txn, ino)
 
     def breathe_at(self, pace: Pace, worked_seconds: float) -> None:
         """Let requests go first, after an entry whose removal took this long."""

@@ -21,12 +21,24 @@ from kcachefs.core.removal import PIECE
 from kcachefs.core.report import Statistics
 from kcachefs.core.sealing import TOGETHER_MAX
 from kcachefs.core.tree import DEPTH_MAX, ROOT_NAMES_MAX
-from kcachefs.errors import FsError
+from kcachefs.errors import FsError, NoSpace
 from kcachefs.store import fsck
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.journal import Changes
-from kcachefs.store.records import Content
-from tests.core.trees import LARGE, ROOT, exists, find, folder, opened, rename, user, write
+from kcachefs.store.records import Content, inode_key, names_prefix, unpack_name
+from tests.core.trees import (
+    LARGE,
+    ROOT,
+    exists,
+    find,
+    folder,
+    nothing_acknowledged,
+    opened,
+    refused,
+    rename,
+    user,
+    write,
+)
 
 CHANGES_MAX = 10 * PIECE
 """Records that one transaction may change."""
@@ -120,6 +132,64 @@ def test_nothing_is_found_in_a_folder_that_is_being_removed_though_the_kernel_st
     assert seen == []
     assert not fs.lifetimes.leaving
     assert fs.listing(other, 0, 10)
+
+
+def test_an_entry_that_could_not_be_removed_is_there_as_before(fs: Filesystem) -> None:
+    fill(fs, "triton/KEY")
+    seal_all(fs)
+    top = find(fs, "triton/KEY")
+    before = fs.listing(top, 0, 1000)
+    with nothing_acknowledged(fs):
+        fs.evictor.evict_all([top])
+    assert fs.lookup(ROOT, top, b"file1") is not None
+    assert fs.listing(top, 0, 1000) == before
+    fs.forget(find(fs, "triton/KEY/file1"), 1)
+    assert fs.evictor.evict_all([top])
+
+
+@pytest.fixture
+def left_behind(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Two folders that lost their names with everything in them, and are not cleared out yet."""
+    for name in ("ONE", "TWO"):
+        fill(fs, f"triton/{name}")
+    seal_all(fs)
+    tops = [find(fs, f"triton/{name}") for name in ("ONE", "TWO")]
+    with monkeypatch.context() as dying:
+        dying.setattr(fs.evictor._remover, "clear_out", lambda: None)
+        assert fs.evictor.evict_all(tops)
+    assert fs.nodes.orphans == set(tops)
+    return tops
+
+
+def test_a_folder_that_cannot_be_cleared_out_keeps_no_other_and_no_file(fs: Filesystem, left_behind: list[int]) -> None:
+    stuck, other = left_behind
+    ino, _ = fs.create(ROOT, find(fs, "triton"), b"unlinked", 0o644)
+    fs.unlink(ROOT, find(fs, "triton"), b"unlinked")
+    fs.nodes.lookups.clear()  # the kernel forgot it without our notice
+    with refused(fs, lambda changes: inode_key(stuck) in changes):
+        with pytest.raises(NoSpace):
+            fs.let_go_of_orphans()
+        assert fs.nodes.orphans == {stuck}
+        assert not fs.nodes.exists(other)
+        assert not fs.nodes.exists(ino)
+    fs.let_go_of_orphans()
+    assert not fs.nodes.orphans
+
+
+def test_a_folder_goes_though_the_record_of_a_file_in_it_is_damaged(
+    fs: Filesystem, left_behind: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = fs.store.catalog.scan(names_prefix(left_behind[0]))
+    damaged = next(ino for ino, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFREG >> 12)
+    fs.nodes._cache.clear()
+    with fs.store.catalog._folded.env.begin(write=True) as txn:
+        txn.put(inode_key(damaged), b"damaged")
+    fs.let_go_of_orphans()
+    assert "fails its checksum" in caplog.text
+    assert not fs.nodes.orphans
+    assert not any(map(fs.nodes.exists, [*left_behind, damaged]))
+    fs.store.fold()
+    assert [key for key, _ in fs.store.catalog.walk(b"n") if b"file" in key] == []
 
 
 def test_what_is_added_to_a_folder_while_it_is_cleared_goes_with_it(
