@@ -52,7 +52,7 @@ class FileRequests(NameRequests):
         self.distrust = parts.distrust
         self.judges_opens = policy.judges_opens
         """Whether the engine must ask `authorize_open` for every open."""
-        self.names_writers = quotas is not None
+        self.names_writers = quotas is not None or policy.judges_opens
         """Whether it matters who writes to an open file."""
         self._counts = parts.counts
         self._table = parts.table

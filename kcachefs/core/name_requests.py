@@ -177,9 +177,20 @@ class NameRequests(ListingRequests):
             raise FsError(errno.EINVAL)
         return self._add(caller, parent, name, mode, rdev, target)
 
-    def create(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode]:
-        """A new file, which the kernel then holds."""
-        return self._add(caller, parent, name, stat.S_IFREG | stat.S_IMODE(mode))
+    def create(
+        self, caller: Caller, parent: int, name: bytes, mode: int, *, exclusively: bool = True
+    ) -> tuple[int, Inode]:
+        """A new file, which the kernel then holds.
+
+        If there is one, it came without the kernel's knowledge, which would neither check its mode nor truncate it.
+        ESTALE has it look the name up again and then open what it finds.
+        """
+        try:
+            return self._add(caller, parent, name, stat.S_IFREG | stat.S_IMODE(mode))
+        except FsError as error:
+            if error.errno != errno.EEXIST or exclusively:
+                raise
+            raise FsError(errno.ESTALE) from None
 
     def _add(
         self, caller: Caller, parent: int, name: bytes, mode: int, rdev: int = 0, target: bytes = b""

@@ -79,18 +79,25 @@ class Syncer:
 
         Otherwise a power cut could leave neither. The same goes for the other files of the entry that it joins.
         """
-        if self.is_needed_for_rename(parent, name, new_parent, new_name):
-            ino, replaced = self._tree.find(parent, name), self._tree.find(new_parent, new_name)
-            if ino is not None and replaced is not None:
-                self._secure(ino, self._nodes.get(replaced).entry)
+        found = self._to_secure(parent, name, new_parent, new_name)
+        if found is not None:
+            self._secure(*found)
 
     def is_needed_for_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> bool:
         """Whether a rename will replace a synced file, so that something has to be synced first."""
+        return self._to_secure(parent, name, new_parent, new_name) is not None
+
+    def _to_secure(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> tuple[int, int] | None:
+        """The file that a rename puts in the place of a synced one, and the entry that it joins; None if none."""
         replaced = self._tree.find(new_parent, new_name)
-        if replaced is None or not self._nodes.get(replaced).flags & Inode.SYNCED:
-            return False
-        ino = self._tree.find(parent, name)
-        return ino is not None and ino != replaced and self._nodes.get(ino).is_file
+        ino = self._tree.find(parent, name) if replaced is not None else None
+        if ino is None or replaced is None or ino == replaced:
+            return None
+        with contextlib.suppress(FsError):  # one of the two is evicted at this moment: the rename will find out
+            node = self._nodes.get(replaced)
+            if node.flags & Inode.SYNCED and self._nodes.get(ino).is_file:
+                return ino, node.entry
+        return None
 
     def _secure(self, ino: int, entry: int) -> None:
         """Store what a file holds now as an object, seal what is complete in the entry, then mark them all as synced.

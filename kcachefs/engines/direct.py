@@ -26,6 +26,7 @@ done again: a write has its place in its file, and its caller has not gone on ye
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -201,12 +202,12 @@ class DirectEngine:
         if opcode >= OPCODES:
             self._unknown(opcode, unique)
             return
-        if (unique >= RESENT or resent) and self._answer_again(opcode, unique):
-            return
         handler, shortest = HANDLERS[opcode]
-        self._counts[opcode] += 1
-        self._timed = opcode
         try:
+            if (unique >= RESENT or resent) and self._answer_again(opcode, unique):
+                return
+            self._counts[opcode] += 1
+            self._timed = opcode
             if length < shortest:
                 raise RequestGarbled(f"{length} bytes are too few")
             body = handler(self, ino, unique, length)
@@ -287,8 +288,9 @@ class DirectEngine:
     def _fail(self, error: Exception, opcode: int, unique: int, ino: int) -> None:
         if is_damage(error) and is_about_bytes(opcode):
             # Finding all its names may take long. The reply comes after that: whoever asks again then finds it gone.
-            self._pool.submit(self._condemn, ino, unique, error)
-            return
+            with contextlib.suppress(RuntimeError):  # there may be no more threads
+                self._pool.submit(self._condemn, ino, unique, error)
+                return
         if isinstance(error, RequestGarbled):
             log.warning("request %d on inode %d cannot be read: %s", opcode, ino, error)
         elif not isinstance(error, FsError):

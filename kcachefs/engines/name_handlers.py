@@ -23,7 +23,6 @@ from kcachefs.engines.replies import (
     MISS,
     NO_ENTRY,
     OPENED,
-    OPENED_UNCACHED,
     pack_entry,
     pack_name,
     pack_names,
@@ -134,20 +133,8 @@ def symlink(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
 def create(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     flags, mode, _, _ = p.CREATE_IN.unpack_from(engine.buffer, _HEADER)
     name = _name(engine, _HEADER + p.CREATE_IN.size, length)
-    fs, caller, opened = engine.fs, engine.caller(), OPENED
-    try:
-        made, node = fs.create(caller, ino, name, mode)
-    except FsError as error:
-        if error.errno != errno.EEXIST or flags & os.O_EXCL:
-            raise
-        found = fs.lookup(caller, ino, name)
-        if found is None:
-            raise
-        made = found
-        if not fs.authorize_open(caller, made, flags):
-            opened = OPENED_UNCACHED
-        node = fs.attributes(made)
-    return _pack(fs, made, node) + opened
+    is_new = bool(flags & os.O_EXCL)
+    return _pack(engine.fs, *engine.fs.create(engine.caller(), ino, name, mode, exclusively=is_new)) + OPENED
 
 
 def link(engine: Exchange, ino: int, unique: int, length: int) -> bytes:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 _FETCHING_THREADS = 64
 """Lookups that wait for a remote tier."""
+_WAITING_THREADS = 32
+"""Writes that wait for room: the other helpers may be what makes it."""
 _OF_BYTES = ("read", "write", "setattr", "fsync")
 """What fails when a file's bytes are damaged; its first argument is that file."""
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
@@ -166,6 +168,7 @@ class Operations(pyfuse3.Operations):
         """Here the kernel knows inodes by the numbers that attributes show: pyfuse3 cannot tell it another."""
         self.handles = Handles()
         self._fetching = trio.CapacityLimiter(_FETCHING_THREADS)
+        self._waiting = trio.CapacityLimiter(_WAITING_THREADS)
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -290,9 +293,9 @@ class Operations(pyfuse3.Operations):
     async def create(
         self, parent_inode: Any, name: bytes, mode: int, flags: int, ctx: Any
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        ino, node = self.fs.create(_caller(ctx), self.real(parent_inode), name, mode)
-        self.fs.opened(ino)
-        return as_handle(ino), self._entry(ino, node)
+        caller, is_new = _caller(ctx), bool(flags & os.O_EXCL)
+        ino, node = self.fs.create(caller, self.real(parent_inode), name, mode, exclusively=is_new)
+        return as_handle(self._opened(caller, ino, flags)), self._entry(ino, node)
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
@@ -303,11 +306,13 @@ class Operations(pyfuse3.Operations):
             await _set_attributes(self.fs, caller, ino, size=0, mtime=time.time_ns())
         self.fs.attributes(ino)
         self.fs.note_use(caller, ino)
+        return as_handle(self._opened(caller, ino, flags), direct=not uses_cache)
+
+    def _opened(self, caller: Caller, ino: int, flags: int) -> int:
+        """A new handle."""
         self.fs.opened(ino)
-        handle = ino
-        if self.fs.names_writers and flags & os.O_ACCMODE != os.O_RDONLY:
-            handle = self.handles.open(ino, caller)
-        return as_handle(handle, direct=not uses_cache)
+        names_writer = self.fs.names_writers and flags & os.O_ACCMODE != os.O_RDONLY
+        return self.handles.open(ino, caller) if names_writer else ino
 
     @_guarded
     async def read(self, fh: Any, off: int, size: int) -> bytes:
@@ -324,7 +329,7 @@ class Operations(pyfuse3.Operations):
         if self.fs.is_quick_to_write(ino, off + len(buf)):
             with contextlib.suppress(NoSpace):  # the disk is full: the write waits for room
                 return self.fs.write(ino, off, buf, may_wait=False)
-        return await trio.to_thread.run_sync(self.fs.write, ino, off, buf)
+        return await trio.to_thread.run_sync(self.fs.write, ino, off, buf, limiter=self._waiting)
 
     @_guarded
     async def release(self, fh: Any) -> None:

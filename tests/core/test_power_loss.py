@@ -6,6 +6,7 @@ turned to zero. `tests/store/test_power_cut.py` cuts the power of a real disk.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -161,6 +162,29 @@ def test_a_file_synced_when_it_was_unlinked_already_harms_nobody(fs: Filesystem)
     fs.unlink(ROOT, find(fs, "jax"), b"one-cache")
     fs.sync(ino)
     fs.forget(ino, 1)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_a_rename_succeeds_though_what_it_replaces_is_evicted_at_that_moment(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    write(fs, "jax/one-cache", SMALL)
+    sync(fs, "jax/one-cache")
+    fs.store.fold()
+    write(fs, "jax/tmp.1", b"new")
+    jax, turns, look = find(fs, "jax"), itertools.count(1), fs.tree.find
+
+    def find_and_be_overtaken(parent: int, name: bytes) -> int | None:
+        found = look(parent, name)
+        if name == b"one-cache" and next(turns) == turn:
+            fs.unlink(ROOT, jax, name)
+        return found
+
+    with monkeypatch.context() as evicting:
+        evicting.setattr(fs.tree, "find", find_and_be_overtaken)
+        fs.is_quick_to_rename(jax, b"tmp.1", jax, b"one-cache")
+        fs.rename(ROOT, jax, b"tmp.1", jax, b"one-cache")
+    assert content(fs, "jax/one-cache") == b"new"
 
 
 @pytest.mark.parametrize("data", [SMALL, LARGE], ids=["small", "large"])

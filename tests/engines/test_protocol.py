@@ -12,8 +12,10 @@ import logging
 import os
 import select
 import socket
+import stat
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,15 +25,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kcachefs.core import Filesystem
-from kcachefs.core.caller import NOBODY
+from kcachefs.core.caller import NOBODY, Caller
+from kcachefs.core.nodes import Fate
 from kcachefs.engines import protocol as p
 from kcachefs.engines.direct import DirectEngine
-from kcachefs.engines.protocol import Op
+from kcachefs.engines.protocol import RESENT, Op
 from kcachefs.engines.request_buffer import SLOTS
-from kcachefs.errors import NoSpace
+from kcachefs.errors import NoSpace, ObjectDamaged, StoreError
 from kcachefs.store import Options, Store
 from kcachefs.store.object_records import ObjectRecord
-from kcachefs.store.records import Content, inode_key
+from kcachefs.store.records import Content, Inode, inode_key
+from tests.waiting import PATIENCE
 
 HEADER = p.IN_HEADER.size
 SILENT = {Op.FORGET, Op.BATCH_FORGET, Op.INTERRUPT, Op.NOTIFY_REPLY}
@@ -512,3 +516,72 @@ def test_an_interrupted_request_is_answered_once(line: Line, monkeypatch: pytest
         interrupted += number == errno.EINTR
         assert number == errno.EINTR or said == content[start : start + (1 << 16)]
     assert interrupted > 0
+
+
+# --- what others do meanwhile, and what must not end the engine's thread ----------------------------------------------
+
+
+def test_what_is_removed_while_it_is_listed_is_not_held(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever removes a file decides by the references to it whether it goes, and only then does it go."""
+    root = Caller(0, 0)
+    folder, _ = line.fs.make(root, line.folder, b"KEY", stat.S_IFDIR | 0o755)
+    ino, _ = line.fs.create(root, folder, b"file", 0o644)
+    line.fs.forget(ino, 1)
+    decided, decide = threading.Event(), line.fs.nodes.drop_name
+
+    def decide_and_wait(number: int, node: Inode) -> Fate:
+        fate = decide(number, node)
+        decided.set()
+        for _ in range(20):  # the listing waits for the lock meanwhile, or else holds the file
+            if line.fs.nodes.lookups.get(ino):
+                break
+            time.sleep(0.01)
+        return fate
+
+    def remove() -> None:
+        with line.fs.nodes.change() as txn:
+            line.fs.tree.remove(txn, folder, b"file", ino, line.fs.nodes.get(ino))
+
+    monkeypatch.setattr(line.fs.nodes, "drop_name", decide_and_wait)
+    remover = threading.Thread(target=remove)
+    hold = line.fs.hold
+
+    def hold_after_that(child: int) -> int:
+        if child == ino and not remover.ident:
+            remover.start()
+            assert decided.wait(PATIENCE)
+        return hold(child)
+
+    monkeypatch.setattr(line.fs, "hold", hold_after_that)
+    number, said = line.ask(Op.READDIRPLUS, folder, p.READ_IN.pack(0, 0, 1 << 20) + bytes(20))
+    remover.join()
+    assert (number, b"file" in said) == (0, False)
+    assert ino not in line.fs.nodes.lookups
+    assert not line.fs.nodes.exists(ino)
+
+
+def test_a_request_that_is_sent_again_and_fails_ends_nothing(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(number: int) -> int:
+        raise StoreError("the catalog cannot be read")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(line.fs, "answer_of", fail)
+        request = p.IN_HEADER.pack(HEADER + 4, Op.MKDIR, RESENT | 7, line.folder, 0, 0, 0, 0, 0) + b"new\0"
+        line.engine.feed(request)
+    assert [(number, unique) for number, unique, _ in line.replies()] == [(errno.EIO, RESENT | 7)]
+    line.still_works()
+
+
+def test_damage_that_no_thread_can_look_into_is_refused(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def damaged(ino: int, offset: int, size: int) -> bytes:
+        raise ObjectDamaged("its bytes are wrong")
+
+    ino = line.write_file(b"file", b"content")
+    with monkeypatch.context() as broken:
+        broken.setattr(line.engine._pool, "submit", fail)
+        broken.setattr(line.fs, "read", damaged)
+        line.refuses(errno.EIO, Op.READ, ino, p.READ_IN.pack(0, 0, 4096) + bytes(20))
+    assert line.read_file(ino) == b"content"

@@ -21,11 +21,12 @@ from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.caller import NOBODY
 from kcachefs.core.files import QUICK_TO_FREE
 from kcachefs.core.sharing import Sharing
+from kcachefs.engines import pyfuse3 as pyfuse3_engine
 from kcachefs.engines.pyfuse3 import Operations
 from kcachefs.engines.pyfuse3_kernel import Pyfuse3Kernel
 from kcachefs.store import Options, Store
 from kcachefs.store.inode_numbers import ROOT_INO
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_async
 
 OWNER, STRANGER = (SimpleNamespace(uid=uid, gid=uid, pid=0) for uid in (1001, 1002))
 LARGE = 3 << 20
@@ -177,5 +178,34 @@ def test_what_is_quick_is_done_in_the_loop(scene: Scene, monkeypatch: pytest.Mon
         handle = await scene.operations.open(small, os.O_WRONLY | os.O_TRUNC, OWNER)
         await scene.operations.release(handle.fh)
         assert {*files.threads, *tree.threads} == {threading.current_thread()}
+
+    trio.run(ask)
+
+
+def test_slow_requests_do_not_wait_behind_writes_that_wait_for_room(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they do may be what makes the room."""
+    waiting, go_on = list[int](), threading.Event()
+
+    def wait_for_room(ino: int, offset: int, data: bytes) -> int:
+        waiting.append(ino)
+        assert go_on.wait(PATIENCE)
+        return len(data)
+
+    async def ask() -> None:
+        truncate = await scene.slow_resize()
+        file = await scene.write_file(b"file", b"")
+        monkeypatch.setattr(scene.fs, "is_quick_to_write", lambda ino, end: False)
+        monkeypatch.setattr(scene.fs, "write", wait_for_room)
+        everybody = trio.to_thread.current_default_thread_limiter().total_tokens
+        async with trio.open_nursery() as nursery:
+            for number in range(int(everybody)):
+                nursery.start_soon(scene.operations.write, file, number, b"x")
+            await until_async(lambda: len(waiting) >= pyfuse3_engine._WAITING_THREADS)
+            with trio.fail_after(PATIENCE):
+                await truncate(OWNER)
+            assert scene.fs.attributes(scene.fs.lookup(NOBODY, scene.folder, b"large") or 0).size == LARGE // 2
+            go_on.set()
 
     trio.run(ask)

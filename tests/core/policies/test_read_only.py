@@ -180,6 +180,27 @@ def test_the_writers_write_and_others_see_it(engine: str, writers: str) -> None:
         as_user(None, meddle)
 
 
+@each_engine
+def test_a_writer_writes_into_a_lock_and_others_do_not(engine: str) -> None:
+    """Some programs write who holds a lock into it."""
+    with mounted(engine, "--policy", "read-only", "--writers", f"uid:{ALICE.uid}") as mount:
+        lock = mount.mountpoint / "inductor" / "x.lock"
+
+        def write() -> None:
+            lock.write_bytes(b"pid 1")
+            with open(lock, "r+b") as file:
+                file.write(b"pid 2")
+
+        as_user(ALICE, write)
+
+        def meddle() -> None:
+            with refused(errno.EROFS), open(lock, "r+b", buffering=0) as file:
+                file.write(b"evil")
+
+        as_user(BOB, meddle)
+        assert as_user(BOB, lock.read_bytes) == b"pid 2"
+
+
 @pytest.mark.mount
 def test_pages_written_through_a_map_are_their_owners() -> None:
     with mounted("direct", "--policy", "read-only", "--writers", f"0,{ALICE.uid}") as mount:
