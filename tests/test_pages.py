@@ -389,7 +389,7 @@ def test_the_page_about_security_lists_what_the_code_does() -> None:
     assert f"The filter exists for {machines}." in page
     landlock = re.search(r"Linux [\d.]+", NO_LANDLOCK)
     assert landlock is not None
-    assert f"Landlock version 2 ({landlock[0]});" in page
+    assert f"Landlock version 2 ({landlock[0]})." in page
     secrets = set(re.findall(r"`([A-Z]+_)…`", page))
     assert secrets
     assert secrets <= set(worker_process._SECRETS)
@@ -548,7 +548,8 @@ def test_the_numbers_of_threads_on_the_page_are_those_of_the_code() -> None:
     for said, file, name in (
         ("`kcachefs-wait`, up to {} |", "engines/direct.py", "_WAITING_THREADS"),
         ("`kcachefs-fetch`, up to {} |", "engines/direct.py", "_FETCHING_THREADS"),
-        ("at a time and {} that wait for a fleet |", "engines/pyfuse3.py", "_FETCHING_THREADS"),
+        ("at a time, {} that wait for a fleet", "engines/pyfuse3.py", "_FETCHING_THREADS"),
+        ("that wait for a fleet and {} that wait for room |", "engines/pyfuse3.py", "_WAITING_THREADS"),
         ("`kcachefs-pack`, up to {} in the agent |", "daemon/fleet_agent.py", "_FETCHES"),
         ("a writer of `kcachefs unpack`, up to {} |", "fleet/targets.py", "writers"),
         ("`kcachefs-records`, up to {} |", "fleet/asking.py", "IN_FLIGHT"),

@@ -23,7 +23,7 @@ Url = Annotated[
     typer.Argument(
         metavar="[URL]",
         help="The bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER. "
-        "?endpoint=http://HOST:PORT names a server that is not the cloud's. Without it, the configured one.",
+        "?endpoint=http://HOST:PORT names a server that is not the cloud's. By default, the configured one.",
         show_default=False,
     ),
 ]
@@ -67,7 +67,7 @@ def init(
     print_only: Annotated[bool, typer.Option("--print-only", help="Write nothing into the bucket.")] = False,
     as_json: target.Json = False,
 ) -> None:
-    """Prepare a bucket, and print the lifecycle rule to give it and the least rights of readers and publishers."""
+    """Prepare a bucket, and print the lifecycle rule to give it and the rights that readers and publishers need."""
     import msgspec
 
     from kcachefs.fleet import cloud_rules

@@ -47,14 +47,18 @@ def mount(
         str | None, typer.Option(metavar="SIZE", help="Quota for the stored bytes.", show_default="20GiB")
     ] = None,
     max_files: Annotated[
-        int | None, typer.Option(metavar="N", help="Quota for the number of files; 0: none.", show_default="0")
+        int | None, typer.Option(metavar="N", help="Quota for the number of files; 0 means no limit.", show_default="0")
     ] = None,
     min_free: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Space to leave free on the disk.", show_default="64MiB")
     ] = None,
     grace: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="How long an entry is safe from eviction after a use.", show_default="30"),
+        typer.Option(
+            metavar="SECONDS",
+            help="How long an entry is safe from eviction after a use; less while a limit is exceeded.",
+            show_default="30",
+        ),
     ] = None,
     floor: Annotated[
         list[str] | None,
@@ -117,12 +121,12 @@ def mount(
         typer.Option(
             metavar="[ADDRESS]:PORT",
             help="Serve these metrics over HTTP, at /metrics, to whoever can connect.",
-            show_default="not at all; without an address, to this host",
+            show_default="off; without ADDRESS, to this host only",
         ),
     ] = None,
     fleet: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Take what other hosts compiled from this bucket: s3://bucket/prefix."),
+        typer.Option(metavar="URL", help="Fetch what other hosts compiled from this bucket: s3://bucket/prefix."),
     ] = None,
     fleet_mode: Annotated[
         str | None,
@@ -130,7 +134,7 @@ def mount(
     ] = None,
     trust: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Use what this public key, given as text or as a file, signed. Repeatable."),
+        typer.Option(metavar="KEY", help="Trust what was signed with this public key (text or a file). Repeatable."),
     ] = None,
     fleet_key: Annotated[
         str | None,

@@ -33,7 +33,7 @@ def warm(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print nothing after success.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compile what every start needs, whatever its model: once for each environment, and again what was evicted.
+    """Compile what every start needs, whatever its model. Run it once for each environment; it skips what is there.
 
     That is TorchInductor's probes of the processor and its precompiled header, with --gpu Triton's driver and launcher,
     and where it helps the bytecode of what these import and of every DISTRIBUTION.

@@ -67,9 +67,7 @@ class FutureUses:
             self._moved += moved
             self._is_due = moved == TURN
             if self._moved and not self._is_due:
-                log.warning(
-                    "the clock was ahead; last uses in the future that now count as of the present: %d", self._moved
-                )
+                log.warning("the clock was ahead: %d last uses were in the future and count as of now", self._moved)
                 self._moved = 0
 
     def _youngest(self) -> int:

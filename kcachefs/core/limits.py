@@ -48,7 +48,7 @@ def check(limits: Limits) -> Limits:
     """These limits, if they can hold together; raises UsageError otherwise."""
     for name, floor in limits.floors.items():
         if name in limits.ceilings and floor > limits.ceilings[name]:
-            raise UsageError(f"--floor {name}: is above its --ceiling, so both cannot hold; lower it")
+            raise UsageError(f"--floor {name}: is above its --ceiling, so they cannot both hold; lower it")
     floors = sum(limits.floors.values())
     if floors > limits.max_size:
         raise UsageError(

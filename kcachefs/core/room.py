@@ -124,7 +124,7 @@ class Room:
         if free < wanted and not self._is_short:
             self._is_short = True
             log.warning(
-                "%s: its disk has %s free, less than --min-free %s: new entries replace old ones, or fail",
+                "%s: its disk has %s free, less than --min-free %s: new entries replace old ones, or writes fail",
                 self._store.path,
                 config.format_size(free),
                 config.format_size(wanted),

@@ -102,7 +102,7 @@ class UserEviction:
             if went < over and went + size <= pool and self._evictor.evict(entry, why="user quota", doom=True):
                 went += size
         if went:
-            log.warning("user %d is above the quota with entries that are all open: some lost their names", account)
+            log.warning("user %d is above the quota and has every entry open: some entries lost their names", account)
         return went > 0
 
     def _stored(self, entries: list[int]) -> int:

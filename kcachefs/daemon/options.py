@@ -127,7 +127,7 @@ def _seconds(flag: str, given: Any, *, least: float = 0.0) -> float:
     except (TypeError, ValueError):
         seconds = math.nan
     if not least <= seconds <= _YEAR_SECONDS:
-        raise UsageError(f"{flag} {given}: is not a possible number of seconds; give one from {least:g} up")
+        raise UsageError(f"{flag} {given}: is not a valid number of seconds; give one from {least:g} up")
     return seconds
 
 

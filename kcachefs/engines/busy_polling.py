@@ -25,8 +25,8 @@ from kcachefs.engines.unused_inodes import UnusedInodes
 from kcachefs.free_processors import FreeProcessors
 
 SHORT_NS, LONG_NS = 3_000, 60_000
-"""Gaps before a request. After a shorter one it was there already. After a longer one it was not worth polling for,
-unless polling takes that long anyway. In between, the gap may be no more than the time that waking up took."""
+"""Gaps before a request. A shorter one means that the request was waiting already, a longer one that it was not worth
+polling for, unless polling takes that long anyway. In between, the gap may be no more than the time to wake up."""
 BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
 """How long to poll: with an empty budget or no processor to spare, with one, with several."""
 BUDGET_NS, EARNED = 1_000_000_000, 16

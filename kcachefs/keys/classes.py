@@ -38,7 +38,8 @@ _NOISE = frozenset(
         "__non_callable_proto_members__",
     }
 )
-# What libraries derive from a class's annotations and members, which count themselves; some in Rust, some with use.
+# What libraries derive from a class's annotations and members, which count themselves. Some of it is in Rust, and some
+# appears only once the class is used.
 _DERIVED = {
     "__pydantic_core_schema__": (
         *("__pydantic_core_schema__", "__pydantic_core_config__", "__pydantic_serializer__", "__pydantic_validator__"),

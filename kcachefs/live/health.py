@@ -35,7 +35,9 @@ def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Conc
         )
         found.append(Concern("thrashing", words))
     elif headline.is_full:
-        words = "The store is full, so the least recently used entries are evicted; none had to be compiled again yet."
+        words = (
+            "The store is full, so the least recently used entries are evicted; none has had to be compiled again yet."
+        )
         found.append(Concern("full", words))
     if headline.state == "unsupervised":
         found.append(

@@ -74,7 +74,7 @@ def shortage(settings: MountConfig) -> str:
         return ""
     return (
         f"{settings.store}: its disk has {format_size(free)} free, less than --min-free {format_size(wanted)}, "
-        "so new entries replace old ones, or fail; free some space or lower --min-free"
+        "so new entries replace old ones, or writes fail; free some space or lower --min-free"
     )
 
 

@@ -70,7 +70,7 @@ class MemoryLocks:
         return self.hold(ino), node
 
     def _have_oldest_let_go(self, made: dict[int, None]) -> None:
-        """Of two for each new one, so that they become fewer. One that is open stays and comes up again later."""
+        """Have the kernel let go of two for each new one, so that they become fewer. One that is open comes again."""
         for ino in list(islice(made, 2)):
             made[ino] = made.pop(ino)
             place = self._locks[ino].place
