@@ -449,7 +449,7 @@ def tracked_files() -> Iterable[str]:
 KINDS = re.compile(
     r"threading\.(?:Lock|RLock|Event|Condition|Semaphore|BoundedSemaphore|Barrier|local)|queue\.\w*Queue"
     r"|(?:trio|asyncio)\.(?:Event|Lock|StrictFIFOLock|Condition|Semaphore|CapacityLimiter|Queue|open_memory_channel)"
-    r"|(?:concurrent\.futures\.)?(?:Thread|Process)PoolExecutor"
+    r"|(?:concurrent\.futures\.)?(?:Thread|Process)PoolExecutor|Pool"
 )
 
 
@@ -491,6 +491,7 @@ def test_every_place_that_makes_a_thread_is_on_the_page() -> None:
     made = places_of(
         "threading.Thread",
         "ThreadPoolExecutor",
+        "Pool",
         "trio.to_thread.run_sync",
         "asyncio.to_thread",
         "trio.run",

@@ -92,6 +92,12 @@ class Accounts:
         """The bytes on an account, with those that writes in progress are about to add."""
         return self._totals.get(account, 0) + self._reserved.get(account, 0)
 
+    def cost(self, ino: int) -> int:
+        """What an inode costs, with the bytes in its spool file."""
+        charge = self._charge(self._catalog.get(inode_key(ino)), self._length)
+        spooled = self._spooled.get(ino)
+        return (charge.held if charge is not None else 0) + (spooled[1] if spooled is not None else 0)
+
     def totals(self) -> dict[int, int]:
         """All accounts that hold anything."""
         with self._lock:

@@ -252,8 +252,12 @@ class _Staging:
         self._staged: dict[tuple[bytes, ...], Staged | None] = {}
 
     def __enter__(self) -> _Staging:
-        for file in self._files:
-            self._staged[file.name] = self._objects.stage(file.content) if file.content else None
+        try:
+            for file in self._files:
+                self._staged[file.name] = self._objects.stage(file.content) if file.content else None
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __getitem__(self, name: tuple[bytes, ...]) -> Staged | None:

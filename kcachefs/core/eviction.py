@@ -107,7 +107,7 @@ class Evictor:
         self._history = history
         self._counts = counts
         self._rewritten = RewrittenFiles(sealer, room)
-        self._users = UserEviction(accounts, room, table, self) if accounts is not None else None
+        self._users = UserEviction(accounts, room, walk, self) if accounts is not None else None
         account_of = accounts.of if accounts is not None else lambda uid: uid
         self.order = LruOrder(store, table, namespaces, uses, account_of)
         self._in_use: frozenset[int] = frozenset()
@@ -134,7 +134,7 @@ class Evictor:
             return 0
         until = time.monotonic() + seconds
         self.seal(until)
-        self._uses.flush()
+        self._uses.flush_if_possible()
         gone = 0
         while True:
             self._reclaim()
@@ -206,7 +206,7 @@ class Evictor:
         for name, ceiling in self._room.limits.ceilings.items():
             for number, label, record in self._namespaces.rows():
                 if label == name and record.stored > ceiling:
-                    self._uses.flush()
+                    self._uses.flush_if_possible()
                     self._store.fold()
                     while record.stored > ceiling:
                         batch = list(self.order.of_namespace(number, BATCH, self._grace(is_within=False)))
@@ -217,7 +217,7 @@ class Evictor:
 
     def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
         """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
-        self._uses.flush()
+        self._uses.flush_if_possible()
         batch = self.order.first_that_suffice(self._oldest(self._grace(is_within), {account}), over, 0)
         return bool(self._evict_batch(batch, "user quota"))
 
@@ -295,7 +295,7 @@ class Evictor:
         self._in_use = (self._in_use | set(batch)) - taken
         if len(taken) < len(batch):
             self._uses.renew(set(batch) - taken)
-            self._uses.flush()
+            self._uses.flush_if_possible()
         return taken
 
     def _are_held(self, inodes: set[int]) -> bool:
@@ -368,7 +368,7 @@ class Evictor:
         self._history.note_gone(record, why)
         for parent, name in names:
             self._name_gone(parent, name)
-        self._remover.take_rest(entry, names, inodes)
+        self._remover.take_rest(entry, names, inodes, doom=doom)
         return True
 
     def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int], used: int | None) -> bool:

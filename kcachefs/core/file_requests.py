@@ -20,6 +20,7 @@ from typing import Unpack
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.files import KEEP_SIZE, PUNCH_HOLE, QUICK_READ, check_allocation
+from kcachefs.core.limits import Limits
 from kcachefs.core.name_requests import NameRequests
 from kcachefs.core.options import BLOCK, AttributeChanges, Statfs
 from kcachefs.core.parts import Parts
@@ -101,23 +102,14 @@ class FileRequests(NameRequests):
 
     def statfs(self, caller: Caller) -> Statfs:
         if caller.uid not in (0, self.options.uid):
-            return self._statfs_of(caller.uid)
+            held = sum(record.stored for _, record in self._table.shares_of(caller.uid))
+            if self.quotas is not None:
+                held = self.quotas.accounts.total(self.quotas.accounts.of(caller.uid))
+            return _as_if_alone(self.room.limits, held, sum(one.files for _, one in self._table.shares_of(caller.uid)))
         disk = os.statvfs(self.store.path)
         limit = self.room.limits.max_size
         left = min(max(0, limit - self.room.used_bytes()), disk.f_bavail * disk.f_frsize)
         return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=disk.f_files, files_free=disk.f_ffree)
-
-    def _statfs_of(self, uid: int) -> Statfs:
-        """A user's own quota and what they hold, as if they were alone: totals would show what others have."""
-        limits = self.room.limits
-        limit = limits.max_size_per_uid or limits.max_size
-        held = [record for _, record in self._table.shares_of(uid)]
-        used = sum(record.stored for record in held)
-        if self.quotas is not None:
-            used = self.quotas.accounts.total(self.quotas.accounts.of(uid))
-        left = max(0, limit - used)
-        files = _FILES - sum(record.files for record in held)
-        return Statfs(blocks=limit // BLOCK, free=left // BLOCK, files=_FILES, files_free=files)
 
     # --- opening ------------------------------------------------------------------------------------------------------
 
@@ -143,11 +135,11 @@ class FileRequests(NameRequests):
 
     def is_quick_to_write(self, ino: int, end: int = 0) -> bool:
         """Whether a write up to `end` keeps nobody waiting: no object has to be brought back, and there is room."""
-        if ino >= VIRTUAL_BASE:
-            return True
-        if self.quotas is not None and not self.quotas.fits(ino, end):
-            return False
-        return self.files.is_quick_to_change(ino) and self.room.has_room.is_set()
+        return ino >= VIRTUAL_BASE or (self.files.is_quick_to_change(ino) and self.has_room_to_write(ino, end))
+
+    def has_room_to_write(self, ino: int, end: int) -> bool:
+        """Whether a write up to `end` need not wait for room."""
+        return (self.quotas is None or self.quotas.fits(ino, end)) and self.room.has_room.is_set()
 
     def write(self, ino: int, offset: int, data: bytes | memoryview, *, may_wait: bool = True) -> int:
         """Write; if there is no room, wait for it first. The thread that answers requests must not wait."""
@@ -253,7 +245,8 @@ class FileRequests(NameRequests):
         """Allocate piece by piece; each waits for room as a write does. If there is none, the rest is not allocated."""
         check_allocation(mode, offset, length)
         if mode & PUNCH_HOLE:
-            self.files.fallocate(ino, mode, offset, length)
+            with self.quotas.room_for_hole(ino, offset, length) if may_wait and self.quotas is not None else _ANY_ROOM:
+                self.files.fallocate(ino, mode, offset, length)
             return
         if length > self.room.limits.max_size:
             raise FsError(errno.ENOSPC, f"{length} bytes exceed the quota")
@@ -289,3 +282,10 @@ class FileRequests(NameRequests):
                     self._history.note_gone(entry, "damaged")
         except Exception:
             log.exception("inode %d could not be dropped", ino)
+
+
+def _as_if_alone(limits: Limits, held: int, files: int) -> Statfs:
+    """A user's own quota and what they hold: totals would show what others have."""
+    limit = limits.max_size_per_uid or limits.max_size
+    free = max(0, limit - held) // BLOCK
+    return Statfs(blocks=limit // BLOCK, free=free, files=_FILES, files_free=_FILES - files)

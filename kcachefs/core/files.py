@@ -239,7 +239,7 @@ class Files:
             kept = node.digest if node.content == Content.NONE else self._unsealed.let_go(txn, ino, node)
             set_content(node, Content.NONE, digest=kept)
             node.mtime = node.ctime = time.time_ns()
-            self._queue.emptied(ino)
+            self._queue.emptied(txn, ino, node.uid)
             self._nodes.save(txn, ino, node)
 
     def _make_writable(self, ino: int, node: Inode, end: int) -> None:

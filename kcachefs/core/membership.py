@@ -110,6 +110,12 @@ class Membership:
         elif kind is Kind.TEMP and ino not in self._temporaries:
             self._temporaries.add(txn, ino, caller.pid)
 
+    def _mark_kept(self, node: Inode, parent: int, name: bytes) -> None:
+        """Without an entry it would pass for a lock, which everybody may write to: but a framework reads this name."""
+        folder = self._nodes.get(parent)
+        if not folder.entry and self._placement.spot(parent, folder, name, node.is_dir).kind is Kind.KEPT:
+            node.flags |= Inode.PUBLISHED
+
     def replaced(self, ino: int, node: Inode, other: int) -> None:
         """A file took the name of another one."""
         if node.entry and node.is_file:
@@ -117,6 +123,7 @@ class Membership:
 
     def linked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """A file got one more name. It stays in its entry; a temporary file comes to the entry of the new name."""
+        self._mark_kept(node, parent, name)
         if ino not in self._temporaries:
             node.parent = parent
         elif not node.entry:  # its folder stays that of the temporary name, which is the one to be reaped
@@ -136,6 +143,7 @@ class Membership:
 
     def rehome(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
         """Have a file belong to the entry of this one of its names."""
+        self._mark_kept(node, parent, name)
         node.parent = parent
         entry, _ = self._placement.entry_under(txn, ino, node, parent, name)
         if entry != node.entry:

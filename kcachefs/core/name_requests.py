@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.listing_requests import ListingRequests
@@ -111,6 +111,10 @@ class NameRequests(ListingRequests):
     def hold(self, ino: int) -> int:
         """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
         return self.nodes.hold(ino) if ino < VIRTUAL_BASE else ino
+
+    def hold_all(self, inos: Iterable[int]) -> None:
+        """The same for all of a listing."""
+        self.nodes.hold_all(ino for ino in inos if ino < VIRTUAL_BASE)
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel lets go of `count` references: with the last one, an inode without a name goes."""

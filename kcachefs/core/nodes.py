@@ -154,6 +154,11 @@ class Nodes:
             self.lookups[ino] = self.lookups.get(ino, 0) + 1
         return ino
 
+    def hold_all(self, inos: Iterable[int]) -> None:
+        with self.lock:
+            for ino in inos:
+                self.lookups[ino] = self.lookups.get(ino, 0) + 1
+
     def release(self, ino: int, count: int) -> bool:
         """The kernel lets go of `count` references; returns whether it is certain that it holds none any more."""
         with self.lock:  # a lookup that waited for a remote tier holds in another thread

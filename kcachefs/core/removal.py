@@ -5,8 +5,8 @@ everything in it out of sight in one step, and is then cleared out a few names a
 between. The kernel may still know the folder for a moment: `Lifetimes.leaving` has the folders in which no name is
 found any more. A kill leaves a folder without a name, which is an orphan; the next worker goes on with it.
 
-A group of files has no folder of its own. A group of more than `PIECE` files, which no framework makes, goes in pieces
-that can be seen.
+A group of files has no folder of its own. One of more than `PIECE` files, such as the bytecode of a large folder, goes
+in pieces that can be seen.
 
 Any thread; hold no lock.
 """
@@ -111,7 +111,7 @@ class Remover:
         for ino, _, _ in members:
             doom(self._nodes.get(ino))
 
-    def take_rest(self, entry: int, names: list[Name], inodes: Iterable[int]) -> None:
+    def take_rest(self, entry: int, names: list[Name], inodes: Iterable[int], *, doom: bool = False) -> None:
         """Remove the rest of an entry that did not fit into one transaction, and let go of inodes that nobody uses.
 
         A worker that took over has to ask the kernel which those are. Until they go, their bytes count as used, and
@@ -120,7 +120,10 @@ class Remover:
         if entry >= GROUP_BASE:
             for start in range(PIECE, len(names), PIECE):
                 with self._nodes.change() as txn:
-                    self._tree.remove_all(txn, self.at_once(entry, names[start : start + PIECE]))
+                    members = self.at_once(entry, names[start : start + PIECE])
+                    if doom:
+                        self.mark_doomed(members)
+                    self._tree.remove_all(txn, members)
                 self.breathe()
         elif entry in self._nodes.orphans:
             self.clear_out()

@@ -107,10 +107,11 @@ class SealQueue:
         elif ino not in self._queued:
             self.add(ino, time.monotonic(), node.uid)
 
-    def emptied(self, ino: int) -> None:
-        """A file lost all its bytes: what the sealer has read is stale, and there is nothing to seal."""
+    def emptied(self, txn: Transaction, ino: int, uid: int) -> None:
+        """A file loses all its bytes: what the sealer has read is stale, and there is nothing to seal."""
         if ino in self._sealing:
             self._sealing[ino] = True
+            txn.undo(lambda: self.add(ino, time.monotonic(), uid))
 
     def make_mutable(self, ino: int, node: Inode) -> None:
         node.flags |= Inode.MUTABLE

@@ -22,7 +22,7 @@ from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.seal_queue import SealQueue
 from kcachefs.core.unsealed import SpoolFile, Unsealed, refresh, set_content
-from kcachefs.errors import FsError, NoSpace, ObjectMissing, RecordDamaged
+from kcachefs.errors import FsError, NoSpace, ObjectDamaged, ObjectMissing, RecordDamaged
 from kcachefs.store import Store
 from kcachefs.store.frames import FRAME_SIZE
 from kcachefs.store.ledger import Staged
@@ -111,8 +111,9 @@ class Sealer:
         Returns how many it took from the queue; some may be gone by now, or were put back because they changed.
         """
         now, taken = time.monotonic(), 0
-        small: list[tuple[int, int]] = []
-        large: list[tuple[int, int]] = []
+        small: list[int] = []
+        large: list[int] = []
+        odd: list[int] = []
         failed: Exception | None = None
         while taken < self._together and not large and (ino := self._queue.take(rest_seconds, now)) is not None:
             taken += 1
@@ -122,42 +123,51 @@ class Sealer:
                 continue
             except Exception as error:
                 failed = failed or error
+                odd += [ino] * _may_pass(error)
                 continue
             age = (time.time_ns() - node.mtime) / 1e9
             if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
                 # It was written since then: it has to rest again.
                 self._queue.add(ino, now - max(0.0, min(age, rest_seconds)), node.uid)
             elif node.content == Content.SLOT and node.size <= SMALL:
-                small.append((ino, node.uid))
+                small.append(ino)
             else:
-                large.append((ino, node.uid))
+                large.append(ino)
         try:
             for batch in (small, large):
-                self._seal_together([ino for ino, _ in batch])
+                failed = self._seal_together(batch) or failed
         except NoSpace:
             self._together, self._not_before = 1, time.monotonic() + self._pause
             self._pause = min(2 * self._pause, FULL_MOST_SECONDS)
-            for ino, uid in (*small, *large):
-                with contextlib.suppress(FsError):
-                    if _is_unsealed(self._nodes.get(ino)):
-                        self._queue.add(ino, now, uid)
+            self._put_back([*small, *large], now)
             raise
+        finally:
+            self._put_back(odd, now)
         self._together, self._pause = min(2 * self._together, TOGETHER_MAX), FULL_SECONDS
         if failed is not None:
             raise failed
         return taken
 
-    def _seal_together(self, inos: Sequence[int]) -> None:
-        """Seal all of these. One that fails does not stop the others."""
+    def _put_back(self, inos: list[int], now: float) -> None:
+        """Queue again what could not be sealed."""
+        for ino in inos:
+            with contextlib.suppress(FsError):
+                node = self._nodes.get(ino)
+                if _is_unsealed(node) and not node.flags & Inode.MUTABLE and not self._queue.is_being_sealed(ino):
+                    self._queue.add(ino, now, node.uid)
+
+    def _seal_together(self, inos: Sequence[int]) -> Exception | None:
+        """Seal all of these. One that fails does not stop the others; returns why the first one did."""
         if len(inos) > 1:
             try:
                 self._try_together(inos)
-                return
+                return None
             except NoSpace:
                 raise
             except Exception as error:  # sealing them one by one shows which of them fails
                 log.debug("%d files could not be sealed together: %r", len(inos), error)
         failed: Exception | None = None
+        again: list[int] = []
         for ino in inos:
             try:
                 with contextlib.suppress(FsError):  # it was unlinked
@@ -167,8 +177,9 @@ class Sealer:
                 raise
             except Exception as error:
                 failed = failed or error
-        if failed is not None:
-            raise failed
+                again += [ino] * _may_pass(error)
+        self._put_back(again, time.monotonic())
+        return failed
 
     def _try_together(self, inos: Sequence[int]) -> None:
         begun: list[_Begun] = []
@@ -321,6 +332,11 @@ class Sealer:
 def _is_unsealed(node: Inode) -> bool:
     """Whether there is something to seal. An emptied file with synced bytes counts: sealing notes its emptiness."""
     return node.content in (Content.SLOT, Content.SPOOL) or (node.content == Content.NONE and node.keeps_synced)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether what failed may succeed later: too few descriptors, a disk that fails; but not bytes that are lost."""
+    return not isinstance(error, ObjectDamaged | ObjectMissing | RecordDamaged)
 
 
 def _is_left_plain(one: _Begun) -> bool:

@@ -227,8 +227,8 @@ class Syncer:
     def _keep(self, ino: int, snapshot: Snapshot, sealed: dict[int, bytes]) -> bool:
         """Store a snapshot, and have the file keep it while others go on writing. False if it must be stored again."""
         staged = snapshot.stage()
-        self._store.volumes.sync()  # before anything says that what was kept until now is no longer needed
         try:
+            self._store.volumes.sync()  # before anything says that what was kept until now is no longer needed
             with self._nodes.change() as txn:
                 node = self._nodes.get(ino)
                 if node.nlink == 0:

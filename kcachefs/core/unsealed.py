@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import time
+from functools import partial
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.entry_counts import EntryCounts
@@ -165,6 +166,7 @@ class Unsealed:
         self.changed(ino, node)
         if spool.retimed:
             with self._nodes.change() as txn:
+                txn.undo(partial(setattr, spool, "retimed", True))
                 spool.retimed = False
                 node.mtime = node.ctime = time.time_ns()
                 self._nodes.save(txn, ino, node)

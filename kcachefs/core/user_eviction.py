@@ -14,7 +14,7 @@ from typing import Protocol
 
 from kcachefs.core.accounts import NOBODYS_ACCOUNT, Accounts
 from kcachefs.core.room import Room
-from kcachefs.store.entry_table import EntryTable
+from kcachefs.core.walk import Walk
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class EvictionActions(Protocol):
 class UserEviction:
     """Keeps every user of one filesystem within their quota."""
 
-    def __init__(self, accounts: Accounts, room: Room, table: EntryTable, evictor: EvictionActions) -> None:
+    def __init__(self, accounts: Accounts, room: Room, walk: Walk, evictor: EvictionActions) -> None:
         self._accounts = accounts
         self._room = room
-        self._table = table
+        self._walk = walk
         self._evictor = evictor
 
     def turn(self, until: float) -> None:
@@ -79,7 +79,7 @@ class UserEviction:
             any_went = True
             if time.monotonic() > until:
                 break
-        if held > limit * HIGH_WATER and (in_use := self._stored(evictor.in_use_of(account))) > limit // 2:
+        if held > limit * HIGH_WATER and (in_use := self._cost(evictor.in_use_of(account))) > limit // 2:
             any_went = self._doom(account, in_use - limit // 2) or any_went
         is_over = held > limit
         if is_over and not any_went and account not in self._room.exhausted:
@@ -98,16 +98,17 @@ class UserEviction:
         pool = int(self._room.limits.max_size * DOOMED_PART) - self._accounts.total(NOBODYS_ACCOUNT)
         went = 0
         for entry in self._evictor.in_use_of(account):
-            size = self._stored([entry])
+            size = self._cost([entry])
             if went < over and went + size <= pool and self._evictor.evict(entry, why="user quota", doom=True):
                 went += size
         if went:
             log.warning("user %d is above the quota and has every entry open: some entries lost their names", account)
         return went > 0
 
-    def _stored(self, entries: list[int]) -> int:
-        records = [self._table.get(entry) for entry in entries]
-        return sum(record.stored for record in records if record is not None)
+    def _cost(self, entries: list[int]) -> int:
+        """What entries cost, with what is not sealed."""
+        inodes = (ino for entry in entries for ino, _, _ in self._walk.members(entry, self._walk.top_names(entry)))
+        return sum(map(self._accounts.cost, inodes))
 
     # --- a full store -------------------------------------------------------------------------------------------------
 

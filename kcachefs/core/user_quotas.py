@@ -65,6 +65,7 @@ class UserQuotas:
         node = self._files.attributes(ino)
         growth = self._growth(node, size)
         if growth > 0:
+            _refuse_doomed(node)
             self._check_stranger(caller, node, size)
             account = self.accounts.of(node.uid)
             if growth > MUCH:
@@ -86,6 +87,7 @@ class UserQuotas:
         node = self._files.attributes(ino)
         growth = self._growth(node, max(end, node.size))
         if growth > 0:
+            _refuse_doomed(node)
             self._check_stranger(caller, node, max(end, node.size))
             account = self.accounts.of(node.uid)
             self._check_barred(account)
@@ -97,6 +99,8 @@ class UserQuotas:
     def check_allocation(self, caller: Caller, ino: int, mode: int, offset: int, length: int) -> None:
         node = self._files.attributes(ino)
         if mode & PUNCH_HOLE:
+            if _unseals(node, offset, length):
+                self.authorize_write(caller, ino, node.size)
             return
         if mode & KEEP_SIZE and offset + length > node.size:
             raise FsError(errno.EOPNOTSUPP, "space allocated beyond a file's end would be charged to nobody")
@@ -121,6 +125,11 @@ class UserQuotas:
             yield
         finally:
             self.accounts.release(account, growth)
+
+    def room_for_hole(self, ino: int, offset: int, length: int) -> contextlib.AbstractContextManager[None]:
+        """The same before a hole is punched."""
+        node = self._files.attributes(ino)
+        return self.room_for(ino, node.size) if _unseals(node, offset, length) else contextlib.nullcontext()
 
     def _wait(self, account: int, growth: int) -> None:
         if self.accounts.reserve(account, growth, self.limit):
@@ -157,6 +166,16 @@ class UserQuotas:
         if not caller.is_known or caller.uid in self._trusted:
             return False
         return self.accounts.of(caller.uid) != self.accounts.of(node.uid)
+
+
+def _unseals(node: Inode, offset: int, length: int) -> bool:
+    """Whether a hole brings a file back from its object, so that the rest of it costs more than it did compressed."""
+    return node.content == Content.OBJECT and not (offset == 0 and length >= node.size)
+
+
+def _refuse_doomed(node: Inode) -> None:
+    if node.flags & Inode.DOOMED:  # what it grows by would be charged to nobody
+        raise FsError(errno.EDQUOT, f"the file was evicted while it was open, for user {node.uid}'s quota")
 
 
 def _crowding(account: int) -> FsError:

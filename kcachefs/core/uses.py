@@ -17,6 +17,7 @@ is added to a complete group is not a miss: JAX notes in such files when it read
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from kcachefs.core.makings import Hit, Hits, Makers, Makings
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.processes import process_of
 from kcachefs.core.runs import Runs
+from kcachefs.errors import NoSpace
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import GROUP_BASE
@@ -241,26 +243,45 @@ class Uses:
         # Uses that are later than now go first: the clock was set back since.
         pending = sorted(used.items(), key=lambda item: (item[1] <= now, item[1]))
         written: list[Hit] = []
-        for start in range(0, len(pending), _FLUSH_CHUNK):
-            with self._nodes.change() as txn:
-                for entry, when in pending[start : start + _FLUSH_CHUNK]:
-                    if not self._write_down(txn, entry, min(when, now), hits.pop(entry, Counter()), written):
-                        self.last.setdefault(entry, when)
-        self._makings.count_hits(written)
+        done = 0
+        try:
+            for start in range(0, len(pending), _FLUSH_CHUNK):
+                some, chunk = pending[start : start + _FLUSH_CHUNK], list[Hit]()
+                with self._nodes.change() as txn:
+                    later = [one for one in some if not self._write_down(txn, one, now, hits, chunk)]
+                self._put_back(later, hits)
+                written += chunk
+                done += len(some)
+        finally:
+            self._put_back(pending[done:], hits)  # a full disk: they are uses all the same
+            self._makings.count_hits(written)
 
-    def _write_down(self, txn: Transaction, entry: int, when: int, hits: Hits, written: list[Hit]) -> bool:
+    def flush_if_possible(self) -> None:
+        """The same for the evictor, which may be what makes room for it: the LRU order also sees what waits."""
+        with contextlib.suppress(NoSpace):
+            self.flush()
+
+    def _write_down(
+        self, txn: Transaction, use: tuple[int, int], now: int, all_hits: dict[int, Hits], written: list[Hit]
+    ) -> bool:
         """False if it has to wait: the entry is not sealed yet, and its hits are kept until it is."""
+        entry, when = use
         record = self._table.get(entry, txn)
-        hits = +hits
+        hits = +all_hits.get(entry, Counter())
         if record is not None and record.used:
             by_user: Counter[int] = Counter()
             for (uid, _), count in hits.items():
                 by_user[uid] += count
-            self._table.note_use(txn, entry, record, when, by_user)
+            self._table.note_use(txn, entry, record, min(when, now), by_user)
             if hits:
                 written.append(Hit(entry, record, hits))
             return True
-        if hits and self._nodes.exists(entry & ~GROUP_BASE):
-            self._hits.setdefault(entry, Counter()).update(hits)
-            return False
-        return True
+        return not (hits and self._nodes.exists(entry & ~GROUP_BASE))
+
+    def _put_back(self, uses: list[tuple[int, int]], hits: dict[int, Hits]) -> None:
+        """Write these down another time."""
+        with self._nodes.lock:
+            for entry, when in uses:
+                self.last.setdefault(entry, when)
+                if kept := +hits.get(entry, Counter()):
+                    self._hits.setdefault(entry, Counter()).update(kept)

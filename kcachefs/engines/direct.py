@@ -32,7 +32,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from kcachefs.bounded import BoundedDict
 from kcachefs.core import Filesystem
@@ -43,6 +43,7 @@ from kcachefs.engines import protocol as p
 from kcachefs.engines.busy_polling import BusyPolling
 from kcachefs.engines.direct_kernel import DirectKernel
 from kcachefs.engines.handlers import HANDLERS, OPCODES, is_about_bytes, pack_found
+from kcachefs.engines.pool import Pool
 from kcachefs.engines.protocol import RESENT, Op
 from kcachefs.engines.replies import OPENED
 from kcachefs.engines.request_buffer import RequestBuffer
@@ -94,9 +95,9 @@ class DirectEngine:
         self._kernel = kernel or DirectKernel(device)
         self._requests = requests or RequestBuffer.private()
         self.buffer = self._requests.buffer
-        self._pool = ThreadPoolExecutor(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
-        self._waiting = ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="kcachefs-wait")
-        self._fetching = ThreadPoolExecutor(_FETCHING_THREADS, thread_name_prefix="kcachefs-fetch")
+        self._pool = Pool(_SLOW_THREADS, thread_name_prefix="kcachefs-slow")
+        self._waiting = Pool(_WAITING_THREADS, thread_name_prefix="kcachefs-wait")
+        self._fetching = Pool(_FETCHING_THREADS, thread_name_prefix="kcachefs-fetch")
         self._deliveries: dict[int, Delivery] = {}
         """By request: what a lookup waits for."""
         self._deferred: dict[int, Future[None]] = {}
@@ -349,10 +350,8 @@ class DirectEngine:
             self._requests.note_deferred(unique, begins=True)
         if holds:
             held[unique] = holds
-        pool = self._waiting if waits else self._pool
-        self._timed, came_at = 0, time.monotonic_ns()
-        future = self._deferred[unique] = pool.submit(run)
-        future.add_done_callback(lambda _: self._finished(unique, slot, held, opcode, came_at))
+        self._timed, pool = 0, self._waiting if waits else self._pool
+        self._deferred[unique] = pool.carry_out(run, lambda took: self._finished(unique, slot, held, opcode, took))
 
     def wait_for(self, unique: int, ino: int, delivery: Delivery, action: Callable[[], bytes]) -> None:
         """Wait in another thread for what a remote tier delivers, then do it there and reply."""
@@ -373,13 +372,15 @@ class DirectEngine:
             else:
                 self._reply(unique, body)
 
-        self._timed, came_at = 0, time.monotonic_ns()
-        self._deliveries[unique] = delivery
-        future = self._fetching.submit(run)
-        future.add_done_callback(lambda _: self._finished(unique, slot, {}, opcode, came_at))
+        self._timed, self._deliveries[unique] = 0, delivery
+        try:
+            self._fetching.carry_out(run, lambda took: self._finished(unique, slot, {}, opcode, took))
+        except RuntimeError:
+            delivery.abandon()
+            raise
 
-    def _finished(self, unique: int, slot: int, held: dict[int, int], opcode: int, came_at: int) -> None:
-        self._kernel.note_deferred(opcode, time.monotonic_ns() - came_at)
+    def _finished(self, unique: int, slot: int, held: dict[int, int], opcode: int, took: int) -> None:
+        self._kernel.note_deferred(opcode, took)
         held.pop(unique, None)
         self._deliveries.pop(unique, None)
         self._deferred.pop(unique, None)

@@ -104,11 +104,11 @@ def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     data = buffer[p.WRITE_DATA : p.WRITE_DATA + size]
     # If the bytes come out of the page cache, the header says uid 0, who did not write them.
     fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino, offset + size)
-    if fs.is_quick_to_write(ino, offset + size):
+    if is_quick := fs.is_quick_to_write(ino, offset + size):
         with contextlib.suppress(NoSpace):  # the disk is full: the write waits for room
             return p.WRITE_OUT.pack(fs.write(ino, offset, data, may_wait=False), 0)
-    copy = bytes(data)
-    engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0), waits=True, holds=size)
+    copy, waits = bytes(data), is_quick or not fs.has_room_to_write(ino, offset + size)
+    engine.defer(unique, ino, lambda: p.WRITE_OUT.pack(fs.write(ino, offset, copy), 0), waits=waits, holds=size)
     return None
 
 

@@ -213,17 +213,20 @@ def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
     most = _ENTRIES_MAX if cookie or fs.attributes(ino).size < _LARGE else _FIRST_ENTRIES_MAX
     rows = fs.listing(ino, cookie, min(size // 160 + 2, most))
     fs.prefetch(child for _, _, child, _ in rows)
+    listed: list[tuple[bytes, int]] = []
     for position, name, child, kind in rows:
         record = pack_name(position, name, child if hide is None else hide(child), kind)
         room -= len(record) + p.ENTRY.size
         if room < 0:
             break
         # An entry's name is listed without attributes: they would renew it, and a lookup of it is its heartbeat.
-        if position <= DOTDOT or not fs.is_listed_whole(child):
+        listed.append((record, child if position > DOTDOT and fs.is_listed_whole(child) else 0))
+    fs.hold_all(child for _, child in listed if child)
+    for record, child in listed:
+        if not child:
             out.append(NO_ENTRY + record)
             continue
         try:
-            fs.hold(child)
             out.append(pack_found(fs, child) + record)
         except FsError:
             fs.forget(child, 1)

@@ -295,7 +295,7 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
         caller, is_new = _caller(ctx), bool(flags & os.O_EXCL)
         ino, node = self.fs.create(caller, self.real(parent_inode), name, mode, exclusively=is_new)
-        return as_handle(self._opened(caller, ino, flags)), self._entry(ino, node)
+        return as_handle(_open(self, caller, ino, flags)), self._entry(ino, node)
 
     @_guarded
     async def open(self, inode: Any, flags: int, ctx: Any) -> pyfuse3.FileInfo:
@@ -306,13 +306,7 @@ class Operations(pyfuse3.Operations):
             await _set_attributes(self.fs, caller, ino, size=0, mtime=time.time_ns())
         self.fs.attributes(ino)
         self.fs.note_use(caller, ino)
-        return as_handle(self._opened(caller, ino, flags), direct=not uses_cache)
-
-    def _opened(self, caller: Caller, ino: int, flags: int) -> int:
-        """A new handle."""
-        self.fs.opened(ino)
-        names_writer = self.fs.names_writers and flags & os.O_ACCMODE != os.O_RDONLY
-        return self.handles.open(ino, caller) if names_writer else ino
+        return as_handle(_open(self, caller, ino, flags), direct=not uses_cache)
 
     @_guarded
     async def read(self, fh: Any, off: int, size: int) -> bytes:
@@ -384,6 +378,13 @@ async def _set_attributes(fs: Filesystem, caller: Caller, ino: int, **changes: U
     if size is None or fs.is_quick_to_resize(ino, size):
         return fs.set_attributes(caller, ino, **changes)
     return await trio.to_thread.run_sync(functools.partial(fs.set_attributes, caller, ino, **changes))
+
+
+def _open(operations: Operations, caller: Caller, ino: int, flags: int) -> int:
+    """A new handle."""
+    operations.fs.opened(ino)
+    names_writer = operations.fs.names_writers and flags & os.O_ACCMODE != os.O_RDONLY
+    return operations.handles.open(ino, caller) if names_writer else ino
 
 
 def _same(number: int) -> int:

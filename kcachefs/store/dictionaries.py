@@ -11,6 +11,7 @@ one is learned only when the store has grown fourfold, so there are few.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import struct
@@ -127,7 +128,12 @@ class Dictionaries:
 
     def _read(self, number: int) -> tuple[int, bytes]:
         """The bytes that the store held, and the dictionary itself, checked."""
-        raw = self.path(number).read_bytes()
+        try:
+            raw = self.path(number).read_bytes()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise ObjectDamaged(f"dictionary {number:08x} cannot be read: {error.strerror}") from error
         if len(raw) < _HEAD.size + 16 or blake3(raw[:-16]).digest(16) != raw[-16:]:
             raise ObjectDamaged(f"dictionary {number:08x} fails its check")
         magic, own, plain = _HEAD.unpack_from(raw)

@@ -7,7 +7,8 @@ together with those records. Replay starts at the mark: what was folded is never
 brings a removed segment back and takes the one after it.
 
 A segment ends where its first incomplete or damaged record begins: a kill leaves a torn tail, a disk may flip a bit,
-and nothing after either can be trusted.
+and nothing after either can be trusted. A power cut may also take whole records from the end of a segment and leave the
+next one, which the disk wrote earlier. So each segment begins with how long the one before it was.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ _RECORD = struct.Struct("<II")  # body length, CRC-32 of segment number and body
 _CHANGE = struct.Struct("<HI")  # key length, value length or _DELETED
 _DELETED = 0xFFFFFFFF
 _NAME = re.compile(r"(\d{10})\.log")
+_BEFORE = b"mbefore"
+"""The key of a segment's first record: how long the segment before it was."""
+_LENGTH = struct.Struct("<Q")
 _write = libc.write_in_one_go
 
 RESERVE = 1 << 20
@@ -83,7 +87,7 @@ class Journal:
     @property
     def is_empty(self) -> bool:
         """Nothing has been appended to the newest segment."""
-        return self.length <= _SEGMENT_HEADER.size
+        return self.length <= _SEGMENT_HEADER.size + _BEFORE_SIZE
 
     def append(self, changes: Changes) -> None:
         """Write one mutation. When this returns, it survives SIGKILL; if it raises, nothing was written."""
@@ -125,6 +129,8 @@ class Journal:
         try:
             is_reserved = _reserve(fd, RESERVE)
             header = _encode_header(number)
+            if self._number in self._segments:
+                header += encode_record(number, {_BEFORE: _LENGTH.pack(self.length)})
             if os.write(fd, header) != len(header):
                 raise OSError(errno.ENOSPC, "short write")
         except OSError as error:
@@ -215,6 +221,7 @@ def replay(directory: Path, quarantine: Path, folded: Mark = Mark(0, 0)) -> Iter
     later segments included: applying them would leave a gap in history. Records that are not replayed are cut off and
     set aside in `quarantine`. Segments that were folded are removed.
     """
+    before = 0
     for number in segment_numbers(directory):
         path = segment_path(directory, number)
         if number < folded.segment:
@@ -222,7 +229,10 @@ def replay(directory: Path, quarantine: Path, folded: Mark = Mark(0, 0)) -> Iter
             continue
         raw = path.read_bytes()
         start = folded.offset if number == folded.segment else 0
-        whole = yield from _replay_segment(number, raw, start)
+        if number > folded.segment and _follows(number, raw) not in (before, None):
+            _trim(directory, number, raw, 0, quarantine)
+            return
+        whole = before = yield from _replay_segment(number, raw, start)
         if whole < len(raw) or whole == 0:
             _trim(directory, number, raw[whole:], whole, quarantine)
             return
@@ -234,7 +244,18 @@ def _replay_segment(number: int, raw: bytes, start: int) -> Generator[Changes, N
         return len(raw)
     if raw[: _SEGMENT_HEADER.size] != _encode_header(number):
         return 0
-    return (yield from decode_records(number, raw, max(start, _SEGMENT_HEADER.size)))
+    return (yield from decode_records(number, raw, max(start, _first_change(number, raw))))
+
+
+def _follows(number: int, raw: bytes) -> int | None:
+    """How long the segment before this one was; None if it does not say, as the first, or one of an older version."""
+    first = next(decode_records(number, raw[: _SEGMENT_HEADER.size + _BEFORE_SIZE], _SEGMENT_HEADER.size), {})
+    said = first.get(_BEFORE)
+    return int(_LENGTH.unpack(said)[0]) if said is not None else None
+
+
+def _first_change(number: int, raw: bytes) -> int:
+    return _SEGMENT_HEADER.size + (_BEFORE_SIZE if _follows(number, raw) is not None else 0)
 
 
 def _trim(directory: Path, number: int, rest: bytes, whole: int, quarantine: Path) -> None:
@@ -263,6 +284,9 @@ def encode_record(number: int, changes: Changes) -> bytes:
             parts += (_CHANGE.pack(len(key), len(value)), key, value)
     body = b"".join(parts)
     return _RECORD.pack(len(body), zlib.crc32(body, number & 0xFFFFFFFF)) + body  # as in _checksum, without a call
+
+
+_BEFORE_SIZE = len(encode_record(0, {_BEFORE: _LENGTH.pack(0)}))
 
 
 def decode_records(number: int, raw: bytes, position: int = 0) -> Generator[Changes, None, int]:

@@ -12,7 +12,6 @@ from then on it is absent, until somebody stores the same bytes again.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -256,9 +255,7 @@ class Objects:
             return error
         try:
             self.frames.check(digest, record)
-        except (ObjectDamaged, OSError) as error:
-            if not _is_damage(error):
-                raise
+        except (ObjectDamaged, FileNotFoundError) as error:
             moved = self.record(digest)
             if moved is not None and moved.place != record.place:
                 return self.examine(digest)
@@ -344,9 +341,7 @@ class Objects:
         if plain is None:
             try:
                 plain = self.frames.read(digest, record, index)
-            except (ObjectDamaged, OSError) as error:
-                if not _is_damage(error):
-                    raise
+            except (ObjectDamaged, FileNotFoundError) as error:
                 if not self.set_aside(digest, record, error):
                     return self._frame(digest, self._live_record(digest), index, keep=keep)
                 raise ObjectDamaged(f"object {digest.hex()} is damaged and was set aside: {error}") from error
@@ -357,13 +352,6 @@ class Objects:
     def _forget(self, digest: bytes, record: ObjectRecord) -> None:
         self.frames.forget(record)
         self.cache.drop(digest, record.frames)
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether an error says something about the object: an unreadable file does, too many open files do not."""
-    return isinstance(error, ObjectDamaged | FileNotFoundError) or (
-        isinstance(error, OSError) and error.errno == errno.EIO
-    )
 
 
 def write_all(fd: int, data: bytes, path: Path) -> None:

@@ -25,6 +25,8 @@ from kcachefs.store.descriptor import Descriptor, share_of_descriptors, sync_dir
 
 _MAX_OPEN = 256
 _LARGE = 1 << 20
+_PARTS_MAX = 1024
+"""Linux takes no more in one write (IOV_MAX)."""
 """Reads of more than this are first checked against the file's size."""
 _NAME = re.compile(r"([0-9a-f]{8})\.vol")
 
@@ -94,7 +96,7 @@ class Volumes:
             self._active_size = offset + length
             self.staged[number] += 1
         try:
-            written = os.pwritev(fd.fd, parts, offset)
+            written = os.pwritev(fd.fd, parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], offset)
             while written < length:  # a disk that is nearly full takes a part; the next write fails
                 written += os.pwrite(fd.fd, b"".join(parts)[written:], offset + written)
         except OSError as error:
@@ -150,16 +152,24 @@ class Volumes:
     # --- reading, syncing, removing -----------------------------------------------------------------------------------
 
     def read(self, number: int, offset: int, length: int) -> bytes:
-        """Exactly these bytes. FileNotFoundError if the volume is not there, ObjectDamaged if it is too short."""
+        """Exactly these bytes.
+
+        FileNotFoundError if the volume is not there, ObjectDamaged if it is too short or the disk cannot read it.
+        """
         reader = self.readers.get(number) or self._open_reader(number)
         if length > _LARGE and offset + length > os.fstat(reader.fd).st_size:  # else it takes that much memory first
             raise ObjectDamaged(f"{self.path(number)} ends before {offset + length}")
-        data = os.pread(reader.fd, length, offset)
-        while len(data) < length:
-            more = os.pread(reader.fd, length - len(data), offset + len(data))
-            if not more:
-                raise ObjectDamaged(f"{self.path(number)} ends before {offset + length}")
-            data += more
+        try:
+            data = os.pread(reader.fd, length, offset)
+            while len(data) < length:
+                more = os.pread(reader.fd, length - len(data), offset + len(data))
+                if not more:
+                    raise ObjectDamaged(f"{self.path(number)} ends before {offset + length}")
+                data += more
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise ObjectDamaged(f"{self.path(number)} cannot be read at {offset}: {error.strerror}") from error
         return data
 
     def will_need(self, number: int, offset: int, length: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from kcachefs.core.kernel import Kernel
 from kcachefs.core.limits import Limits
 from kcachefs.core.remote import Delivery, Found, Place
 from kcachefs.core.report import FleetNumbers
+from kcachefs.errors import NoSpace
 from kcachefs.store.records import Inode
 from tests.core.trees import READER, exists, find, nothing_acknowledged, opened, write
+from tests.disks import Disk, need_root
 
 
 def tree(name: bytes, files: int = 3, size: int = 100) -> ArrivingEntry:
@@ -155,3 +158,16 @@ def test_only_names_that_can_lead_to_an_entry_are_asked_for(tmp_path: Path) -> N
         fs.elsewhere.missed(reader, 1, b"namespace")
         assert remote.asked == [(b"triton", b"NEW"), (b"inductor", b"fxgraph")]
         assert fs.nodes.get(find(fs, "inductor/fxgraph")).mode & 0o7777 == 0o1777
+
+
+@need_root
+def test_an_entry_for_which_there_is_no_room_leaves_nothing_behind(small_disk: Disk) -> None:
+    with opened(small_disk.path / "store") as fs:
+        files = [ArrivingFile((b"%d" % number,), 0o644, 1, os.urandom(1 << 20)) for number in range(8)]
+        before = fs.store.volumes.incoming()
+        small_disk.fill(leave=4 << 20)
+        with pytest.raises(NoSpace):
+            bring(fs, ArrivingEntry(b"triton", (b"KEY",), b"", files))
+        assert fs.store.volumes.incoming() == before
+        assert not fs.store.volumes.staged
+        small_disk.make_room()

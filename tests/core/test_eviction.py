@@ -38,7 +38,9 @@ from tests.core.trees import (
     free_pages,
     kernel,
     look_up,
+    nothing_acknowledged,
     opened,
+    refused,
     rename,
     shrink,
     user,
@@ -916,3 +918,27 @@ def test_evict_names_what_it_does_not_find(tmp_path: Path) -> None:
             Administration(fs).evict(["triton/B"])
         assert Administration(fs).evict(["triton/*"]).entries == ["triton/A"]
         assert folder(fs, "triton")
+
+
+def test_uses_that_a_full_disk_does_not_take_are_uses_all_the_same(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABC")
+        fs.uses.flush()
+        look_up(fs, "triton/A/kernel.cubin", READER)
+        with nothing_acknowledged(fs):
+            fs.uses.flush()
+        entries = [find(fs, f"triton/{key}") for key in "BCA"]
+        assert entries[-1] in fs.uses.last
+        fs.uses.flush()
+        assert fs.statistics().total.hits == 1
+        assert fs.evictor._oldest(0.0) == entries
+
+
+def test_eviction_goes_on_though_uses_cannot_be_written_down(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDEFGH", size=200_000)
+        look_up(fs, "triton/A/kernel.cubin", READER)
+        fs.store.slots.trim()
+        fs.set_limits(Limits(max_size=fs.store.used_bytes() // 2, grace=0.0, min_free=0))
+        with refused(fs, lambda changes: not any(key[:1] == b"i" and raw is None for key, raw in changes.items())):
+            assert fs.evictor.turn() > 0

@@ -6,6 +6,7 @@ turned to zero. `tests/store/test_power_cut.py` cuts the power of a real disk.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -162,6 +163,22 @@ def test_a_file_synced_when_it_was_unlinked_already_harms_nobody(fs: Filesystem)
     fs.unlink(ROOT, find(fs, "jax"), b"one-cache")
     fs.sync(ino)
     fs.forget(ino, 1)
+
+
+def test_a_sync_that_fails_leaves_no_copy_behind(fs: Filesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    ino = write(fs, "jax/one-cache", LARGE)
+    fs.write(ino, 0, b"goes on")
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(fs.sealer, "seal", lambda *_: False)  # as of a file that changes all the time
+        failing.setattr(fs.store.volumes, "sync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            fs.sync(ino)
+    assert not fs.store.volumes.incoming()
+    assert not fs.store.volumes.staged
 
 
 @pytest.mark.parametrize("turn", [1, 2])

@@ -286,6 +286,44 @@ def test_one_that_cannot_be_read_does_not_keep_the_others(tmp_path: Path) -> Non
         assert fs.sealer.seal(files[2])
 
 
+def test_what_fails_for_a_moment_is_sealed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files, a disk that fails: nothing says so of the file itself."""
+    with opened(tmp_path / "store") as fs:
+        files = [write(fs, f"triton/KEY/{number}", data) for number, data in enumerate((b"small", b"other", LARGE))]
+
+        def fail(changes: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(fs.store.catalog._journal, "append", fail)
+            for _ in range(3):
+                with pytest.raises(OSError, match="Input/output error"):
+                    fs.sealer.seal_next(0)
+        assert fs.sealer.waiting() == 3
+        while fs.sealer.seal_next(0):
+            pass
+        assert set(contents(fs, files)) == {Content.OBJECT}
+
+
+def test_a_file_whose_truncation_fails_while_it_is_sealed_is_sealed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as fs:
+        ino = write(fs, "triton/KEY/file", b"content" * 100)
+
+        def truncate() -> None:
+            with nothing_acknowledged(fs):
+                fs.files.truncate(ino, 0)
+
+        after_stage(fs, monkeypatch, truncate)
+        fs.sealer.seal_next(0)
+        assert contents(fs, [ino]) == [Content.SLOT]
+        assert fs.sealer.waiting() == 1
+        assert fs.sealer.seal_next(0) == 1
+        assert contents(fs, [ino]) == [Content.OBJECT]
+        assert fs.read(ino, 0, 1000) == b"content" * 100
+
+
 @need_root
 def test_on_a_full_disk_what_fits_is_sealed_and_the_rest_waits(small_disk: Disk) -> None:
     with opened(small_disk.path / "store") as fs:

@@ -16,7 +16,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -544,15 +544,16 @@ def test_what_is_removed_while_it_is_listed_is_not_held(line: Line, monkeypatch:
 
     monkeypatch.setattr(line.fs.nodes, "drop_name", decide_and_wait)
     remover = threading.Thread(target=remove)
-    hold = line.fs.hold
+    hold = line.fs.hold_all
 
-    def hold_after_that(child: int) -> int:
-        if child == ino and not remover.ident:
+    def hold_after_that(children: Iterable[int]) -> None:
+        children = list(children)
+        if ino in children and not remover.ident:
             remover.start()
             assert decided.wait(PATIENCE)
-        return hold(child)
+        hold(children)
 
-    monkeypatch.setattr(line.fs, "hold", hold_after_that)
+    monkeypatch.setattr(line.fs, "hold_all", hold_after_that)
     number, said = line.ask(Op.READDIRPLUS, folder, p.READ_IN.pack(0, 0, 1 << 20) + bytes(20))
     remover.join()
     assert (number, b"file" in said) == (0, False)
@@ -585,3 +586,24 @@ def test_damage_that_no_thread_can_look_into_is_refused(line: Line, monkeypatch:
         broken.setattr(line.fs, "read", damaged)
         line.refuses(errno.EIO, Op.READ, ino, p.READ_IN.pack(0, 0, 4096) + bytes(20))
     assert line.read_file(ino) == b"content"
+
+
+def test_a_request_for_which_no_thread_can_be_started_is_refused_for_good(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A truncation that was refused must not be made later, over what its caller has written since."""
+    ino = line.write_file(b"large", bytes(300 << 20))
+    shorten = p.SETATTR_IN.pack(p.Fattr.SIZE, 0, 0, 1000, *[0] * 12)
+
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", fail)
+        line.refuses(errno.EIO, Op.SETATTR, ino, shorten)
+    assert line.ask(Op.FSYNC, ino, bytes(16))[0] == 0, "another one, for which there is a thread"
+    assert line.fs.attributes(ino).size == 300 << 20
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", fail)
+        assert line.ask(Op.SETATTR, ino, shorten)[0] == 0, "the thread that is there does it"
+    assert line.fs.attributes(ino).size == 1000

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lmdb
 import zstandard
@@ -219,7 +219,7 @@ class StoreReader:
 
     def _replay(self) -> None:
         folded = self.meta().get("mfolded", {"segment": 0, "offset": 0})
-        folder, pattern = self._path("segment", 0).parent, self.page.paths["segment"]
+        folder, pattern, before = self._path("segment", 0).parent, self.page.paths["segment"], 0
         for number in sorted(int(re.sub(r"\D", "", name)) for name in os.listdir(folder)):
             if number < folded["segment"]:
                 continue
@@ -227,7 +227,12 @@ class StoreReader:
             start = folded["offset"] if number == folded["segment"] else 0
             if start >= len(raw) > 0:
                 continue
-            if self._replay_segment(number, raw, start) < len(raw):
+            whole = self._replay_segment(number, raw, start)
+            follows = self.records.pop(cast(bytes, self.page.constants["before_key"]), None)
+            if follows is not None and number > folded["segment"]:
+                demand(self.page.layouts["number"].read(follows)["number"] == before, f"segment {number} follows a gap")
+            before = whole
+            if whole < len(raw):
                 return
 
     def _replay_segment(self, number: int, raw: bytes, start: int) -> int:

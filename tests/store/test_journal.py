@@ -9,6 +9,7 @@ import pytest
 
 from kcachefs.errors import NoSpace
 from kcachefs.store import Options, Store
+from kcachefs.store import journal as journal_module
 from kcachefs.store.journal import Changes, Journal, Mark, replay, segment_numbers, segment_path
 from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.places import FOLDERS
@@ -114,6 +115,47 @@ def test_segments_after_a_damaged_one_do_not_count(folder: Path, caplog: pytest.
     assert (folder / "quarantine" / "journal-0000000002.log").exists()
     assert read(folder) == RECORDS[:1]
     assert "set aside" in caplog.text
+
+
+@pytest.mark.parametrize("lost", [1, 2, len(RECORDS)])
+def test_segments_after_one_that_lost_whole_records_do_not_count(
+    folder: Path, lost: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut may take what the disk had not written yet, and leave the next segment, which it had."""
+    journal = Journal(folder / "journal")
+    places = [journal.length]
+    for record in RECORDS:
+        journal.append(record)
+        places.append(journal.length)
+    journal.rotate()
+    journal.append({b"nafter": b"the gap"})
+    journal.close()
+    assert read(folder) == [*RECORDS, {b"nafter": b"the gap"}]
+    os.truncate(segment_path(folder / "journal", 1), places[-1 - lost])
+    assert read(folder) == RECORDS[:-lost]
+    assert "where a record is incomplete or damaged" in caplog.text
+    assert read(folder) == RECORDS[:-lost], "the rest was set aside"
+
+
+def test_segments_after_a_missing_one_do_not_count(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = Journal(folder / "journal")
+    marks = []
+    for record in RECORDS:
+        journal.append(record)
+        marks.append(journal.rotate())
+    journal.close()
+    assert read(folder, marks[0]) == RECORDS[1:]
+    segment_path(folder / "journal", 3).unlink()
+    assert read(folder, marks[0]) == RECORDS[1:2]
+    assert "journal segment 5 was set aside" in caplog.text
+
+
+def test_segments_of_an_older_version_count(folder: Path) -> None:
+    """They do not say how long the one before them was."""
+    for number, record in enumerate(RECORDS[:2], 1):
+        raw = journal_module._encode_header(number) + journal_module.encode_record(number, record)
+        segment_path(folder / "journal", number).write_bytes(raw)
+    assert read(folder) == RECORDS[:2]
 
 
 def test_what_was_folded_is_not_applied_again(folder: Path) -> None:

@@ -157,3 +157,10 @@ def test_a_volume_that_is_abandoned_after_a_sync_is_not_kept_open(volumes: Volum
     volumes.sync()
     volumes.abandon(7)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_more_parts_than_the_system_takes_at_once_are_appended(volumes: Volumes) -> None:
+    activate(volumes, 1)
+    parts = [b"%05d" % number for number in range(3000)]
+    number, offset = volumes.append(parts)
+    assert volumes.read(number, offset, 5 * len(parts)) == b"".join(parts)

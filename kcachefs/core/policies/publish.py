@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 OPEN_SECONDS, OPEN_AT_MOST_SECONDS = 60.0, 900.0
 """How long others may add to an entry: after the last change in it, and after its first file was sealed."""
-COMPARED_MAX = 16 << 20
+COMPARED_MAX = 4 << 20
 """Larger files count as the same by their digests alone: comparing them would keep everybody waiting."""
 LOOKED_AT = 1000
 """Files that are looked at in a folder that is moved: more would keep everybody waiting."""
@@ -126,9 +126,12 @@ class Publish(Policy):
         folder = self._nodes.get(parent)
         if not _owns(caller, folder.uid) and self._is_temporary(parent, folder):
             raise self._refusal(caller, f"adding {name!r} to a temporary folder", folder.uid)
+        self._refuse_closed(caller, parent, name)
+
+    def _refuse_closed(self, caller: Caller, parent: int, name: bytes) -> None:
         if is_temporary(name) or caller.uid in (0, UNKNOWN):
             return
-        entry = folder.entry or self._placement.group_at(parent, name)
+        entry = self._nodes.get(parent).entry or self._placement.group_at(parent, name)
         owner = self._owner_if_closed(caller, entry) if entry else None
         if owner is not None:
             raise self._refusal(caller, f"adding {name!r} to a published entry", owner)
@@ -169,11 +172,19 @@ class Publish(Policy):
         if other is None:
             self.authorize_add(caller, new_parent, new_name)
         elif ino is not None and ino != other and not flags & RENAME_NOREPLACE:
+            self._refuse_filling(caller, ino, new_parent, new_name)
             if not flags & RENAME_EXCHANGE:
                 return self._authorize_replacing(caller, ino, other, new_parent, new_name)
+            self._refuse_filling(caller, other, parent, name)
             self._refuse_strangers(caller, new_parent, new_name)
             self._refuse_moving(caller, other, new_name)
         return False
+
+    def _refuse_filling(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
+        """A folder that takes the place of another one brings what is in it to the entry there."""
+        node = self._nodes.get(ino)
+        if node.is_dir and node.entry != self._nodes.get(parent).entry:
+            self._refuse_closed(caller, parent, name)
 
     def _refuse_publishing_a_lock(self, ino: int, parent: int, name: bytes) -> None:
         """A lock gets no name but a lock's: somebody who has it mapped could write into what others then load."""

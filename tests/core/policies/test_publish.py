@@ -19,7 +19,7 @@ from kcachefs.store import Options, Store, fsck
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 from tests.core.policies.mounts import ALICE, BOB, as_user, each_engine, mounted, needs_root, publish, triton_put
-from tests.core.trees import ROOT, find, folder, user
+from tests.core.trees import ROOT, exists, find, folder, user
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
 from tests.engines.syscalls import renameat2
@@ -228,6 +228,49 @@ def test_a_group_of_files_is_closed_to_additions_too(fs: Filesystem, monkeypatch
     with pytest.raises(FsError):
         fs.create(OF_BOB, place, b"cabc.so", 0o644)
     fs.create(OF_BOB, place, b"cother.py", 0o644)
+    _closed(fs)
+
+
+@pytest.mark.parametrize("flags", [0, RENAME_EXCHANGE], ids=["renamed", "exchanged"])
+def test_a_folder_of_ones_own_in_a_closed_entry_is_not_filled_by_a_rename(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    triton = find(fs, "triton")
+    entry, _ = fs.make(OF_ALICE, triton, b"KEY", 0o040755)
+    _put(fs, entry, b"kernel.cubin", b"alice", ALICE.uid)
+    fs.make(OF_BOB, entry, b"__pycache__", 0o040755)
+    other, _ = fs.make(OF_BOB, triton, b"OTHER", 0o040755)
+    full, _ = fs.make(OF_BOB, other, b"full", 0o040755)
+    _put(fs, full, b"evil.pyc", b"evil", BOB.uid)
+    monkeypatch.setattr(policy, "OPEN_SECONDS", 0.0)
+    for ends in ((other, b"full", entry, b"__pycache__"), (entry, b"__pycache__", other, b"full"))[: 1 + bool(flags)]:
+        with pytest.raises(FsError) as caught:
+            fs.rename(OF_BOB, *ends, flags)
+        assert caught.value.errno == errno.EPERM
+    assert not exists(fs, "triton/KEY/__pycache__/evil.pyc")
+    fs.rename(OF_BOB, entry, b"__pycache__", other, b"away")
+    _closed(fs)
+
+
+def test_a_file_that_a_framework_reads_is_its_makers_however_it_got_its_name(fs: Filesystem) -> None:
+    """It is in no entry, as a lock is, and a lock is everybody's."""
+    place, temporary = folder(fs, "ccache"), folder(fs, "ccache/tmp")
+    ino, _ = fs.create(OF_ALICE, temporary, b"x", 0o644)
+    fs.write(ino, 0, b"max_size = 5G")
+    fs.link(OF_ALICE, ino, place, b"ccache.conf")
+    fs.unlink(OF_ALICE, temporary, b"x")
+    assert fs.attributes(ino).mode & 0o022 == 0
+    with pytest.raises(FsError) as caught:
+        fs.authorize_write(OF_BOB, ino)
+    assert caught.value.errno == errno.EPERM
+    key = folder(fs, "triton/KEY")
+    linked, _ = fs.create(OF_ALICE, key, b"stats", 0o644)
+    fs.link(OF_ALICE, linked, place, b"stats")
+    fs.sealer.seal(linked)
+    fs.unlink(OF_ALICE, key, b"stats")
+    assert fs.nodes.get(linked).entry == 0
+    with pytest.raises(FsError):
+        fs.authorize_write(OF_BOB, find(fs, "ccache/stats"))
     _closed(fs)
 
 

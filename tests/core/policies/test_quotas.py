@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,16 @@ from kcachefs.core.accounts import FREE_BYTES, INODE_BYTES, NOBODYS_ACCOUNT, Acc
 from kcachefs.core.administration import Administration
 from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import new_inode
+from kcachefs.core.removal import PIECE
 from kcachefs.core.report import statistics_of
+from kcachefs.core.tree import DOTDOT
 from kcachefs.engines import protocol as p
 from kcachefs.engines.protocol import Op
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.records import Inode
 from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
-from tests.core.trees import READER, ROOT, find, look_up, user
+from tests.core.trees import READER, ROOT, find, folder, look_up, user
 from tests.engines.test_protocol import Line
 from tests.waiting import until
 
@@ -620,6 +623,96 @@ def test_what_is_held_open_on_nobodys_account_is_bounded(tmp_path: Path) -> None
         for ino in held:
             assert ino is not None
             fs.forget(ino, 1)
+
+
+def test_what_is_held_open_and_written_again_is_counted_before_it_is_on_nobodys_account(tmp_path: Path) -> None:
+    """Sealed it cost next to nothing; one byte written into it brings back what it holds."""
+    size = 1 << 20
+    with opened(tmp_path / "store", per_uid=2 * size, max_size=8 * size) as fs:
+        held = []
+        for number in range(30):
+            with contextlib.suppress(QuotaReached), refusing():
+                make(fs, 1, f"K{number}", data=bytes([number]) * size)
+                fs.settle()
+                ino = fs.lookup(user(1), find(fs, f"triton/K{number}"), b"kernel.cubin")
+                held.append(ino)
+        for ino in held:
+            assert ino is not None
+            with contextlib.suppress(QuotaReached), refusing():
+                fs.authorize_write(user(1), ino, 1)
+                fs.write(ino, 0, b"x", may_wait=False)
+            fs.evictor.turn()
+            assert total(fs, NOBODYS_ACCOUNT) <= size + 2 * INODE_BYTES * len(held)
+        for ino in held:
+            assert ino is not None
+            fs.forget(ino, 1)
+
+
+def test_what_is_on_nobodys_account_does_not_grow(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=10 * SIZE, max_size=8 << 20) as fs:
+        make(fs, 1, *"ABCDEFGHI")
+        held = {key: fs.lookup(user(1), find(fs, f"triton/{key}"), b"kernel.cubin") for key in "ABCDEFGHI"}
+        make(fs, 1, "J", "K")
+        for _ in range(3):
+            fs.evictor.turn()
+        doomed = [ino for key, ino in held.items() if key not in held_by(fs, 1)]
+        assert doomed
+        before = total(fs, NOBODYS_ACCOUNT)
+        for ino in doomed:
+            assert ino is not None
+            assert fs.read(ino, 0, SIZE)
+            for grow in (
+                partial(fs.authorize_write, user(1), ino, 10 * SIZE),
+                partial(fs.authorize_change, user(1), ino, size=10 * SIZE),
+                partial(fs.authorize_allocate, user(1), ino, 0, 0, 10 * SIZE),
+            ):
+                with pytest.raises(FsError) as caught:
+                    grow()
+                assert caught.value.errno == errno.EDQUOT
+        assert total(fs, NOBODYS_ACCOUNT) == before
+        for ino in held.values():
+            assert ino is not None
+            fs.forget(ino, 1)
+
+
+def test_a_hole_in_a_sealed_file_is_no_way_around_a_quota(tmp_path: Path) -> None:
+    """It brings back the rest of the file, which may take a thousand times what it took compressed."""
+    size, hole = 1 << 20, 3
+    with opened(tmp_path / "store", per_uid=2 * size) as fs:
+        inos = []
+        for number in range(20):
+            make(fs, 1, f"K{number}", data=bytes([number]) * size)
+            fs.settle()
+            inos.append(find(fs, f"triton/K{number}/kernel.cubin"))
+        punched = 0
+        for ino in inos:
+            with contextlib.suppress(QuotaReached), refusing():
+                fs.authorize_allocate(user(1), ino, hole, 0, 1)
+                if fs.has_room_to_write(ino, 1):  # else it waits
+                    fs.fallocate(ino, hole, 0, 1, may_wait=False)
+                    punched += 1
+            assert total(fs, 1) <= 2 * size
+        assert punched == 1
+
+
+def test_a_large_group_in_use_is_on_nobodys_account_whole(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", per_uid=4 << 20, max_size=64 << 20) as fs:
+        place, held = folder(fs, "python/env/proj"), []
+        for number in range(3 * PIECE):
+            ino, _ = fs.create(user(1), place, b"m%d.cpython-311.pyc" % number, 0o644)
+            fs.write(ino, 0, os.urandom(40_000), may_wait=False)
+            held.append(ino)
+        fs.settle()
+        assert len({fs.nodes.get(ino).entry for ino in held}) == 1
+        give_quota(fs, 2 << 20)
+        for _ in range(4):
+            fs.evictor.turn()
+        assert fs.tree.listing(place, DOTDOT, 999) == []
+        assert total(fs, 1) < 100_000
+        assert total(fs, NOBODYS_ACCOUNT) > len(held) * 40_000
+        for ino in held:
+            fs.forget(ino, 1)
+        assert total(fs, NOBODYS_ACCOUNT) == 0
 
 
 def test_the_users_of_a_range_share_one_account(tmp_path: Path) -> None:
