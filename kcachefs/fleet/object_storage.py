@@ -206,7 +206,9 @@ class ObstoreStorage:
                 raise PackError(f"{self.url}: {key}: has more than {limit:,} bytes, which is too much")
             taken = time.monotonic() - began
             slow = FleetTrickles if done < TRICKLE_BYTES_PER_SECOND * taken else FleetTooSlow
-            if done < total and taken > min(patience.overall, patience.budget or patience.overall):
+            # A whole object may come a little late. But an answer that never ends is late, whatever has come of it.
+            is_late = taken > min(patience.overall, patience.budget or patience.overall)
+            if is_late and (done != total or chunk is _LATE):
                 raise slow(f"{self.url}: {key}: had not arrived after {taken:.1f} s")
             if patience.budget is not None and done < total and _is_hopeless(taken, done / total, patience.budget):
                 raise slow(f"{self.url}: {key}: would take longer than {patience.budget:.1f} s")

@@ -33,7 +33,7 @@ from kcachefs.fleet.object_storage import Patience, Storage, open_storage
 from tests.engines.mounting import temporary_folder
 from tests.fleet import servers
 from tests.fleet.servers import Rclone, Server, azurite, environment, storage
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, ending_soon
 
 KINDS = ("file", "SeaweedFS", "rclone", "Azurite")
 
@@ -218,6 +218,17 @@ def test_a_transfer_that_would_take_too_long_is_given_up(credentials: None) -> N
     with Odd((0.0, HEADERS)) as odd:
         with pytest.raises(FleetTooSlow, match="had not arrived after"):
             open_storage(odd.url).get("a", limit=1_000_000, patience=Patience(first_byte=5.0, overall=0.3))
+
+
+@pytest.mark.parametrize("announced", [0, 1 << 16, 1 << 17])
+def test_an_answer_that_never_ends_is_given_up(credentials: None, announced: int) -> None:
+    """With a length and yet in chunks: as many bytes as are handed on at a time, and no end."""
+    head = HEADERS.replace(b"1000000", b"%d\r\nTransfer-Encoding: chunked" % announced)
+    with Odd((0.0, head + b"10000\r\n" + bytes(1 << 16) + b"\r\n")) as odd, ending_soon():
+        endless = open_storage(odd.url)
+        for patience in (Patience(first_byte=5.0, overall=0.3), Patience(first_byte=5.0, budget=0.3)):
+            with pytest.raises(FleetTooSlow, match=r"had not arrived after|would take longer"):
+                endless.get("a", limit=1_000_000, patience=patience)
 
 
 def test_a_stores_own_words_are_short_and_printable(credentials: None) -> None:
