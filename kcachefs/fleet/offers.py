@@ -261,18 +261,24 @@ class Offers:
             batch = min(self._queue, key=self._due, default=None)
             if batch is None or now < self._due(batch):
                 return False
-            self._offered = batch.name
-            fd = self._parcel(batch)
+            try:
+                fd = self._parcel(batch)
+            except Exception as error:  # too many open files, or no memory: other batches would fare no better
+                why = _told(error)
+                log.error("%s", why, exc_info=not isinstance(error, OSError | MemoryError))
+                self._client.note_publishing(why)
+                self._taken(Taken(batch.name, False, why, is_fault=True))
+                return False
             if fd < 0:
                 self._taken(Taken(batch.name, True))  # nothing of it is there any more
                 continue
             try:
-                if self._client.send(Offer(batch.name, batch.run, batch.compile_ms), fd):
-                    return True
+                if not self._client.send(Offer(batch.name, batch.run, batch.compile_ms), fd):
+                    return False
             finally:
                 os.close(fd)
-            self._offered = ""
-            return False
+            self._offered = batch.name
+            return True
 
     def _due(self, batch: Batch) -> float:
         """When it may be offered. Whichever is due first comes first, so one that always fails holds no other back."""
@@ -380,6 +386,12 @@ def _place(path: tuple[bytes, ...], entry: int) -> Place | None:
     if entry >= GROUP_BASE:
         return Place(namespace, tuple(inside[:-1]), inside[-1])
     return Place(namespace, tuple(inside), "")
+
+
+def _told(error: Exception) -> str:
+    """Why a batch waits, in people's words."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    return f"the mount's worker cannot hand over what was compiled: {words}"
 
 
 def compile_ms(times: list[int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import threading
 import time
@@ -307,6 +308,35 @@ def test_what_is_being_written_is_not_offered(tmp_path: Path, in_no_time: None) 
         played.offers.turn()
         assert played.offered()[1] == {"cupy/other.cubin": b"whole too"}
         fs.forget(ino, 1)
+
+
+@contextmanager
+def no_descriptor_left() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_cannot_be_handed_over_is_offered_later(tmp_path: Path, in_no_time: None) -> None:
+    with opened(tmp_path / "store") as fs, agent(fs, tmp_path / "fleet") as played:
+        write(fs, "triton/KEY/add.cubin", b"kernel")
+        fs.settle()
+        with no_descriptor_left():
+            played.offers.turn()
+        numbers = played.client.report()
+        assert (numbers.queue, numbers.state) == (1, "ready")
+        assert numbers.publish_why.endswith("cannot hand over what was compiled: Too many open files")
+        assert not played.offers._offer_next(time.monotonic()), "as after any fault"
+        assert played.offers._offer_next(time.monotonic() + offers.RETRY_SECONDS + 1)
+        offer, files = played.offered()
+        assert files == {"triton/KEY/add.cubin": b"kernel"}
+        played.take(offer, is_done=True)
+        assert (played.client.report().publish_why, played.offers._queue) == ("", [])
 
 
 class Clock:
