@@ -17,7 +17,7 @@ import msgspec
 from blake3 import blake3
 
 from kcachefs.errors import FleetError, FleetMissing, FleetUnreachable, PackError, UsageError, or_no_space
-from kcachefs.fleet import index_loading, packfile
+from kcachefs.fleet import index_loading, pack_records, packfile
 from kcachefs.fleet.asking import in_parallel
 from kcachefs.fleet.bans import Bans
 from kcachefs.fleet.bucket_layout import SETTINGS, Layout
@@ -67,19 +67,23 @@ class Bucket:
             self.reader, self.index_path, self.bans, source, lambda: self.settings.days, self.check_answers
         )
 
-    def check_answers(self) -> None:
+    def check_answers(self, patience: Patience = PATIENT) -> None:
         """Raise FleetUnreachable if something else answers in the bucket's place, which then seems to be empty."""
-        read_settings(self.storage)
+        read_settings(self.storage, patience)
 
     def fetch_pack(self, reference: PackReference, patience: Patience = PATIENT) -> Path:
         """Fetch a pack and check every byte of it; returns a local file, which the caller removes.
 
         A pack that is not what its record says, or is gone while its record is not, raises PackError or FleetMissing
-        and is banned.
+        and is banned. If the record is not right either, FleetUnreachable: something else answers, such as a proxy.
         """
         path = self.folder / f"{reference.pack}.{os.getpid()}.{_serial()}.kcp"
         try:
-            self._receive(reference, path, patience)
+            try:
+                self._receive(reference, path, patience)
+            except PackError:
+                self._check_answers_for(reference, patience)
+                raise
             with packfile.opened(path, self.trusted) as pack:
                 if pack.manifest.bytes > PLAIN_MAX:
                     raise PackError(f"its files have {pack.manifest.bytes:,} bytes; at most {PLAIN_MAX:,} are decoded")
@@ -107,14 +111,23 @@ class Bucket:
         log.warning("the pack %s of %s is not used any more: %s", reference.pack, reference.day, why)
         self.bans.add(reference, why)
 
+    def _check_answers_for(self, reference: PackReference, patience: Patience) -> None:
+        """Raise FleetUnreachable unless whoever answers has the record of a pack, which nobody can make up."""
+        if not self._has_record(reference, patience):
+            self.check_answers(patience)
+            key = self.layout.pack(reference.day, reference.pack)
+            told = "neither the pack nor its record is what was published; is it the bucket that answers?"
+            raise FleetUnreachable(f"{self.storage.url}: {key}: {told}")
+
     def _has_record(self, reference: PackReference, patience: Patience) -> bool:
-        """Whether the bucket still has the record of a pack. If not, the whole bucket may be away for a while."""
+        """Whether the bucket still has the record of a pack, signed. If not, all of it may be away for a while."""
+        key = self.layout.record(reference.day, reference.pack)
         try:
-            key = self.layout.record(reference.day, reference.pack)
-            self.storage.get(key, limit=RECORD_MAX, patience=patience)
+            raw = self.storage.get(key, limit=RECORD_MAX, patience=patience).content
+            found = pack_records.read(raw, reference.day, self.layout.scope, self.trusted)
         except (FleetError, PackError):
             return False
-        return True
+        return found.record.pack == reference.pack
 
     @cached_property
     def settings(self) -> Settings:
@@ -143,11 +156,11 @@ def open_bucket(url: str, scope: str, trusted: Collection[bytes], folder: Path, 
     return Bucket(open_storage(url, **options), scope, trusted, folder)
 
 
-def read_settings(storage: Storage) -> Settings:
+def read_settings(storage: Storage, patience: Patience = PATIENT) -> Settings:
     """What `kcachefs fleet init` wrote, or the defaults; FleetUnreachable if it is a web page."""
     content = b""
     try:
-        content = storage.get(SETTINGS, limit=_SETTINGS_MAX).content
+        content = storage.get(SETTINGS, limit=_SETTINGS_MAX, patience=patience).content
         return msgspec.json.decode(content, type=Settings)
     except (FleetMissing, PackError, msgspec.DecodeError):
         if content.lstrip().startswith(b"<"):

@@ -16,7 +16,8 @@ import pytest
 import zstandard
 from blake3 import blake3
 
-from kcachefs.errors import FleetMissing, PackError, PackUntrusted, UsageError
+from benchmarks.bucket_server import BucketServer
+from kcachefs.errors import FleetMissing, FleetUnreachable, PackError, PackUntrusted, UsageError
 from kcachefs.fleet import bans as bans_module
 from kcachefs.fleet import bucket as bucket_module
 from kcachefs.fleet import pack_records, packfile, snapshots
@@ -29,6 +30,7 @@ from kcachefs.fleet.pack_records import PackRecord, PackReference
 from kcachefs.fleet.publishing import Publisher
 from kcachefs.fleet.signing import Signer
 from tests.fleet.caches import fill, key, packed
+from tests.fleet.mounts import CREDENTIALS
 from tests.fleet.nodes import SCOPE, Node, bucket_folder, secret_in
 from tests.waiting import until
 
@@ -207,6 +209,41 @@ def test_a_pack_that_expired_is_a_miss_and_leaves_the_index(node: Node, tmp_path
     other.claims._patience = 0.0
     assert len(other.publish(tmp_path / "caches").packs) == 1, "and then it is published again"
     other.bucket.fetch_pack(other.index.packs[0]).unlink()
+
+
+def test_a_portal_in_the_place_of_the_bucket_bans_no_pack(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with BucketServer(tmp_path / "bucket").running() as server:
+        other = Node(tmp_path / "reader", server.url, tmp_path / "key")
+        (reference,) = other.index.packs
+        for page in (reference, msgspec.structs.replace(reference, size=5)):  # less than it should be, and more
+            server.behaviour = "portal"
+            with pytest.raises(FleetUnreachable, match="a web page answers in the bucket's place"):
+                other.bucket.fetch_pack(page)
+            server.behaviour = ""
+        assert len(other.bucket.bans) == 0
+        assert other.index.packs == [reference]
+        other.bucket.fetch_pack(reference).unlink()
+
+
+@pytest.mark.parametrize("pack", [b'{"status": "try again"}', None], ids=["other bytes", "gone"])
+def test_a_pack_is_banned_only_by_whoever_has_its_record(node: Node, tmp_path: Path, pack: bytes | None) -> None:
+    other = reader(node, tmp_path)
+    (reference,) = other.index.packs
+    kept = {path: path.read_bytes() for path in (stored(tmp_path, "packs"), stored(tmp_path, "records"))}
+    for path in kept:
+        path.write_bytes(pack or b"not here")
+    if pack is None:
+        stored(tmp_path, "packs").unlink()
+    with pytest.raises(FleetMissing if pack is None else FleetUnreachable):
+        other.bucket.fetch_pack(reference)
+    for path, raw in kept.items():
+        path.write_bytes(raw)
+    other.bucket.fetch_pack(reference).unlink()
+    assert other.index.packs == [reference]
 
 
 def test_a_bucket_that_was_away_for_a_while_is_used_again(node: Node, tmp_path: Path) -> None:
