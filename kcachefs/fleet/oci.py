@@ -177,16 +177,20 @@ def _extract(folder: Path, layer: dict[str, Any], scratch: Path) -> Path | None:
             # A pack does not shrink any more: a layer that becomes much larger is not one of ours.
             bounded = _Bounded(plain, 2 * os.fstat(raw.fileno()).st_size + _MARGIN)
             with tarfile.open(fileobj=bounded, mode="r|") as tar:
-                return _first_pack(tar, out)
+                return _first_pack(tar, out, bounded.left)
     except (tarfile.TarError, EOFError, zstandard.ZstdError, OSError) as error:
         raise PackError(f"{folder}: is damaged: its layer cannot be read ({error})") from None
 
 
-def _first_pack(tar: tarfile.TarFile, out: Path) -> Path | None:
+def _first_pack(tar: tarfile.TarFile, out: Path, most: int) -> Path | None:
+    """The first pack of a tar that has at most so many bytes, as a file at `out`."""
     for number, member in enumerate(tar):
         if number >= _MEMBERS_MAX:
             break
         if member.isreg() and member.name.endswith(_SUFFIX):
+            # The holes of a sparse file take no room in the tar: nothing else would keep them from filling the disk.
+            if member.issparse() or member.size > most:
+                raise tarfile.ReadError(f"a pack of {member.size:,} bytes is not in it whole")
             content = tar.extractfile(member)
             assert content is not None
             with content, open(out, "xb") as file:
@@ -200,15 +204,16 @@ class _Bounded(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], left: int) -> None:
         self._file = file
-        self._left = left
+        self.left = left
+        """How many may still be read."""
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
         chunk = self._file.read(size)
-        self._left -= len(chunk)
-        if self._left < 0:
+        self.left -= len(chunk)
+        if self.left < 0:
             raise tarfile.ReadError("it becomes too large")
         return chunk
 

@@ -136,6 +136,48 @@ def tar(folder: Path, name: str, content: bytes) -> bytes:
     return (folder / "layer.tar").read_bytes()
 
 
+SPARSE = {
+    "of GNU tar": {},
+    "of PAX": {"GNU.sparse.major": "0", "GNU.sparse.minor": "1", "GNU.sparse.map": "0,4", "GNU.sparse.size": "{size}"},
+    "of PAX, with its map in the file": {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.realsize": "{size}",
+    },
+}
+
+
+def sparse(name: str, size: int, headers: dict[str, str]) -> bytes:
+    """A tar of a file of which four bytes are there, and the rest is a hole."""
+    member, content = tarfile.TarInfo(name), b"pack"
+    if headers:
+        member.pax_headers = {one: value.format(size=size) for one, value in headers.items()}
+        if "GNU.sparse.realsize" in headers:
+            content = b"1\n0\n4\n".ljust(512, b"\0") + content
+    member.size = len(content)
+    raw = bytearray(member.tobuf(tarfile.PAX_FORMAT if headers else tarfile.GNU_FORMAT))
+    if not headers:
+        raw[156:157], raw[386:398], raw[398:410], raw[483:495] = b"S", b"%011o\0" % 0, b"%011o\0" % 4, b"%011o\0" % size
+        raw[148:156] = b" " * 8
+        raw[148:156] = b"%06o\0 " % sum(raw)
+    return bytes(raw) + content.ljust(512, b"\0") + bytes(1024)
+
+
+@pytest.mark.parametrize("headers", SPARSE.values(), ids=SPARSE)
+def test_a_sparse_file_in_an_image_is_not_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    layer = sparse("x.kcp", 64 << 20, headers)
+    (tmp_path / "layer.tar").write_bytes(layer)
+    with tarfile.open(tmp_path / "layer.tar") as archive:
+        (member,) = archive.getmembers()
+        assert (member.issparse(), member.size) == (True, 64 << 20)
+    monkeypatch.setattr(shutil, "copyfileobj", lambda *arguments: pytest.fail("it is written to the disk"))
+    with pytest.raises(PackError, match="a pack of 67,108,864 bytes is not in it whole"):
+        with oci.pack_in(foreign(tmp_path / "image", layer)):
+            pass
+
+
 def test_images_that_others_made_are_read(tmp_path: Path) -> None:
     _, pack = image(tmp_path)
     raw = tar(tmp_path, "caches/serve.kcp", pack)
