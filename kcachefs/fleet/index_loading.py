@@ -131,7 +131,9 @@ class RecordReader:
         """The records that are listed and not known, from the snapshots of their days as far as there are some."""
         wanted = [at for at in listed if at not in known and self._layout.record(*at) not in self._useless]
         days = [day for day in {day for day, _ in wanted} if found is not None and day in found.days]
-        records = in_parallel(lambda day: self._first_good("day", found.days[day], known)[1] if found else [], days)
+        records: list[SignedRecord] = []
+        for day in days:  # one after another: anybody may have made them large
+            records += self._first_good("day", found.days[day], known)[1] if found is not None else []
         had = set(map(_place, records))
         return records + in_parallel(self._record, [at for at in wanted if at not in had])
 
@@ -142,7 +144,8 @@ class RecordReader:
             if name.key in self._useless:
                 continue
             try:
-                content = self._storage.get(name.key, limit=snapshots.SNAPSHOT_MAX).content
+                arriving = self._storage.stream(name.key, limit=snapshots.SNAPSHOT_MAX)
+                content = snapshots.received(arriving, self._trusted)
                 return name, snapshots.decode(content, self._layout, kind, name, self._trusted, known)
             except (PackError, FleetMissing) as error:
                 self._refuse(name.key, error)

@@ -60,8 +60,19 @@ def encode(records: Iterable[SignedRecord], signer: signing.Signer, layout: Layo
     return _HEADER.pack(_MAGIC, signer.public, signer.sign(_said(layout, kind, day, body))) + body
 
 
+def received(arriving: Iterable[bytes], trusted: Collection[bytes]) -> bytearray:
+    """A snapshot, of which no more is taken than its header if that is not one or names nobody who is trusted."""
+    content, is_checked = bytearray(), False
+    for chunk in arriving:
+        content += chunk
+        if not is_checked and len(content) >= _HEADER.size:
+            _check_header(content, trusted)
+            is_checked = True
+    return content
+
+
 def decode(
-    content: bytes,
+    content: bytes | bytearray,
     layout: Layout,
     kind: str,
     name: SnapshotName,
@@ -69,11 +80,7 @@ def decode(
     known: Collection[tuple[str, str]] = frozenset(),
 ) -> list[SignedRecord]:
     """The records of a snapshot that trusted keys signed, without those that are known by day and pack."""
-    if len(content) < _HEADER.size or not content.startswith(_MAGIC):
-        raise PackError("is not a snapshot")
-    _, public, signature = _HEADER.unpack(content[: _HEADER.size])
-    if public not in trusted:
-        raise PackUntrusted(f"is signed by {signing.public_text(public)}, which is not trusted")
+    public, signature = _check_header(content, trusted)
     body = memoryview(content)[_HEADER.size :]
     signing.check(public, signature, _said(layout, kind, name.day, body))
     records, at, count = [], 0, 0
@@ -88,6 +95,17 @@ def decode(
     if count != name.records:  # this number is not signed: a copy of a small one could claim more, and go first
         raise PackError("does not have as many records as its name says")
     return records
+
+
+def _check_header(content: bytes | bytearray, trusted: Collection[bytes]) -> tuple[bytes, bytes]:
+    """Who says to have signed it, and the signature. PackError if it is no snapshot, or of nobody who is trusted."""
+    if len(content) < _HEADER.size or not content.startswith(_MAGIC):
+        raise PackError("is not a snapshot")
+    public: bytes
+    _, public, signature = _HEADER.unpack(content[: _HEADER.size])
+    if public not in trusted:
+        raise PackUntrusted(f"is signed by {signing.public_text(public)}, which is not trusted")
+    return public, signature
 
 
 def digest(content: bytes) -> str:

@@ -7,9 +7,10 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -26,6 +27,7 @@ from kcachefs.fleet.bucket import Bucket, open_bucket
 from kcachefs.fleet.bucket_layout import Layout, day_of, scopes_in
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, key_of_entry, key_of_folder
 from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
+from kcachefs.fleet.object_storage import PATIENT, Got, Patience, Storage
 from kcachefs.fleet.pack_records import PackRecord, PackReference
 from kcachefs.fleet.publishing import Publisher
 from kcachefs.fleet.signing import Signer
@@ -112,6 +114,51 @@ def test_snapshots_that_somebody_made_up_go_after_good_ones_in_the_end(node: Nod
     for _ in range(2):
         other.bucket.reader.survey()
     assert good in [one.key for one in other.bucket.reader.existing_snapshots().until]
+
+
+class Watched:
+    """A storage that counts the bytes of snapshots that arrive, and in which threads."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.bytes = 0
+        self.threads: set[threading.Thread] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def get(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Got:
+        got = self._storage.get(key, limit=limit, patience=patience)
+        self._saw(key, got.content)
+        return got
+
+    def stream(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Iterator[bytes]:
+        for chunk in self._storage.stream(key, limit=limit, patience=patience):
+            self._saw(key, chunk)
+            yield chunk
+
+    def _saw(self, key: str, content: bytes) -> None:
+        if key.startswith(LAYOUT.snapshots):
+            self.bytes += len(content)
+            self.threads.add(threading.current_thread())
+
+
+@pytest.mark.parametrize("is_copied", [False, True], ids=["zeros", "with the header of a good one"])
+def test_large_snapshots_that_somebody_made_up_cost_little_memory(node: Node, tmp_path: Path, is_copied: bool) -> None:
+    days = [day_of(time.time() - number * 86400) for number in range(8)]
+    head = snapshots.encode([], node.signer, LAYOUT, "day", days[0]) if is_copied else b""
+    for number, day in enumerate(days):
+        (tmp_path / "bucket" / LAYOUT.records / day).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bucket" / LAYOUT.record(day, f"{number:032x}")).write_bytes(b"made up")
+        made_up = tmp_path / "bucket" / LAYOUT.snapshot("day", day, 99_999_999, f"{number:016x}")
+        made_up.parent.mkdir(parents=True)
+        made_up.write_bytes(head)
+        os.truncate(made_up, 1 << 20)
+    watched: Any = Watched(node.storage)
+    assert len(Node(tmp_path / "reader", watched, tmp_path / "key").index.packs) == 1
+    assert watched.threads == {threading.current_thread()}, "one after another"
+    if not is_copied:
+        assert watched.bytes < 8 * (1 << 20) // 4, "what follows the header is left alone"
 
 
 def test_a_pack_that_decodes_to_too_much_is_refused_before_it_is_decoded(
