@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kcachefs.errors import ArtefactGarbled
@@ -12,6 +13,7 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 _HEADER_MIN = 64
 _NO_BITS = 8
 _SECTIONS_MAX = 20_000
+_NAME_MAX = 200
 _FORM_SIZED = 4
 _REGISTERS, _FRAME, _TOOLKIT_API = 0x2F, 0x11, 0x37
 """Attributes of `.nv.info`, as cuobjdump names them: REGCOUNT, FRAME_SIZE, CUDA_API_VERSION."""
@@ -70,21 +72,24 @@ def read(data: bytes) -> CubinFacts:
     )
 
 
-def _sections(data: bytes) -> list[tuple[str, bytes, int]]:
-    """Name, bytes and size of each section."""
+def _sections(data: bytes) -> Iterator[tuple[str, bytes, int]]:
+    """Name, bytes and size of each section; the bytes only of those that are read."""
     (start,) = struct.unpack_from("<Q", data, 0x28)
     size, number, names_at = struct.unpack_from("<HHH", data, 0x3A)
     if size < _SECTION.size or number > _SECTIONS_MAX or names_at >= number or start + size * number > len(data):
         raise ArtefactGarbled("its table of sections is damaged")
     heads = [_SECTION.unpack_from(data, start + index * size) for index in range(number)]
     names = data[heads[names_at][4] : heads[names_at][4] + heads[names_at][5]]
-    found = []
+    left = len(data)
     for head in heads:
-        end = names.find(b"\0", head[0])
-        name = names[head[0] : end if end >= 0 else len(names)][:200].decode("ascii", "replace")
-        wanted = head[1] != _NO_BITS and name.startswith((".nv.info", ".note.nv.tkinfo"))
-        found.append((name, data[head[4] : head[4] + head[5]] if wanted else b"", min(head[5], 1 << 40)))
-    return found
+        name = names[head[0] : head[0] + _NAME_MAX].partition(b"\0")[0].decode("ascii", "replace")
+        body = b""
+        if head[1] != _NO_BITS and name.startswith((".nv.info", ".note.nv.tkinfo")):
+            left -= head[5]
+            if left < 0:  # they share bytes, which would be read over and over
+                raise ArtefactGarbled("its sections are larger than the file")
+            body = data[head[4] : head[4] + head[5]]
+        yield name, body, min(head[5], 1 << 40)
 
 
 def _attributes(body: bytes) -> list[tuple[int, bytes]]:

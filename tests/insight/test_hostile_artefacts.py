@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import random
+import struct
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,6 +111,32 @@ BOMBS = {
 def test_a_pickle_that_is_a_bomb(name: str) -> None:
     with ending_soon(), pytest.raises(ArtefactGarbled):
         graphs.read("inductor/fxgraph/x", 0.0, BOMBS[name])
+
+
+def cubin(sections: int, size: int) -> bytes:
+    """One whose sections all lie in the same place."""
+    names = b"\0.nv.info\0"
+    names_at = 64 + 64 * sections
+    header = bytearray(64)
+    header[:5] = b"\x7fELF\x02"
+    struct.pack_into("<Q", header, 0x28, 64)
+    struct.pack_into("<HHH", header, 0x3A, 64, sections, 0)
+    heads = cubins._SECTION.pack(0, 3, 0, 0, names_at, len(names), 0, 0, 0, 0)
+    heads += cubins._SECTION.pack(1, 1, 0, 0, names_at + len(names), size, 0, 0, 0, 0) * (sections - 1)
+    attribute = struct.pack("<BBHII", 4, cubins._REGISTERS, 8, 0, 40)
+    return bytes(header) + heads + names + attribute.ljust(size, b"\0")
+
+
+def test_a_cubin_whose_sections_share_their_bytes() -> None:
+    assert cubins.read(cubin(2, 100)).registers == 40
+    bomb = cubin(2000, 100_000)
+    tracemalloc.start()
+    try:
+        with ending_soon(), pytest.raises(ArtefactGarbled, match="larger than the file"):
+            cubins.read(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_other_bombs() -> None:
