@@ -16,6 +16,8 @@ from typing import Any, Final
 from kcachefs.errors import ArtefactGarbled
 
 _OPCODES_MAX = 600_000
+_STATE_ITEMS_MAX = 600_000
+"""How many attributes all objects have together."""
 _SIZE_MAX = 256 << 20
 _BYTES_KEPT = 4096
 """Longer byte strings are code or weights, which nobody compares: they become their length."""
@@ -79,6 +81,7 @@ class _Walk:
         self.stack: list[Any] = []
         self._marks: list[int] = []
         self._memo: dict[int, Any] = {}
+        self._items_left = _STATE_ITEMS_MAX
 
     def step(self, name: str, argument: Any) -> None:
         stack = self.stack
@@ -142,8 +145,12 @@ class _Walk:
         state = self.stack.pop()
         target = self.stack[-1]
         if isinstance(target, Described):
-            for part in state if isinstance(state, tuple) else (state,):
+            # Two parts at most, as pickle has them: a dict, and what is in slots.
+            for part in state[:2] if isinstance(state, tuple) else (state,):
                 if isinstance(part, dict):
+                    self._items_left -= len(part)  # one dict may be the state of many objects, or of one many times
+                    if self._items_left < 0:
+                        raise ArtefactGarbled("its objects have too many attributes")
                     target.state.update(part)
                 elif part is not None:
                     target.state.setdefault("", part)

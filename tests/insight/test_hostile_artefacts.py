@@ -107,6 +107,21 @@ BOMBS = {
 }
 
 
+def built(items: int, parts: int, times: int) -> bytes:
+    """A pickle of one object whose state is the same dict over and over."""
+    made = b"\x80\x04}\x94(" + b"".join(b"J" + struct.pack("<i", number) + b"N" for number in range(items)) + b"u0"
+    made += b"(" + b"h\x00" * parts + b"t\x940"
+    return made + b"\x8c\x01a\x8c\x01b\x93)\x81" + b"h\x01b" * times + b"."
+
+
+def test_a_pickle_that_gives_one_state_many_times_over() -> None:
+    assert len(pickle_walk.read(built(1000, 2, 100)).state) == 1000
+    with ending_soon():
+        assert len(pickle_walk.read(built(1000, 100_000, 100)).state) == 1000, "pickle takes two parts"
+        with pytest.raises(ArtefactGarbled, match="too many attributes"):
+            pickle_walk.read(built(50_000, 2, 50_000))
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_pickle_that_is_a_bomb(name: str) -> None:
     with ending_soon(), pytest.raises(ArtefactGarbled):
