@@ -59,21 +59,33 @@ class Mounted:
         self.looked = 0.0
         self._is_asking = False
 
-    def look(self) -> Glance:
-        """In a thread: ask the mount. One that hangs is not asked again before that thread is back."""
+    async def in_time(self, function: Callable[..., _T], *args: Any) -> _T | None:
+        """What a call on the watch returns; None if the mount hangs.
+
+        Through somebody else's mount, a daemon that hangs would keep us for ever. It is not asked again before the
+        thread that asked is back.
+        """
+        if not self._is_asking:
+            with trio.move_on_after(_SILENT_SECONDS):
+                return await in_thread(self._asking, function, *args)
+        return None
+
+    def _asking(self, function: Callable[..., _T], *args: Any) -> _T:
+        """In a thread."""
         self._is_asking = True
         try:
-            return self.watch.glance()
+            return function(*args)
         finally:
             self._is_asking = False
 
     async def refresh(self) -> Glance:
-        """How the mount is now; through somebody else's mount, a daemon that hangs would keep us for ever."""
-        found = None
-        if not self._is_asking:
-            with trio.move_on_after(_SILENT_SECONDS):
-                found = await in_thread(self.look)
-        return found or self.watch.last_known(f"{self.watch.place}: the mount has been silent for a while")
+        """How the mount is now."""
+        return await self.in_time(self.watch.glance) or self.watch.last_known(self.silence)
+
+    @property
+    def silence(self) -> str:
+        """What is told of a mount that hangs."""
+        return f"{self.watch.place}: the mount has been silent for a while"
 
 
 class Answers:
@@ -161,7 +173,9 @@ class Answers:
         if name not in RANGES:
             raise UsageError(f"range {name!r}: unknown; choose one of {', '.join(RANGES)}")
         async with mounted.turn:
-            found = await in_thread(mounted.watch.series, name)
+            found = await mounted.in_time(mounted.watch.series, name)
+        if found is None:
+            raise DaemonError(mounted.silence)
         return Response(200, msgspec.json.encode(found), _JSON)
 
     async def _looked(self, mounted: Mounted, name: str, request: Request) -> Response:
