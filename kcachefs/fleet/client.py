@@ -26,11 +26,12 @@ from kcachefs.core.layouts import Kind
 from kcachefs.core.layouts import place as layout_of
 from kcachefs.core.remote import Delivery, Found, Place
 from kcachefs.core.report import FleetNumbers
-from kcachefs.errors import KcachefsError
+from kcachefs.errors import KcachefsError, PackError
 from kcachefs.fleet import agent_protocol as protocol
 from kcachefs.fleet.agent_protocol import HUNG, Alive, Fetch, IndexReady, Lost, Parcel, Refresh, Taken
 from kcachefs.fleet.deliveries import SILENCE_SECONDS, Arrived, Deliveries
 from kcachefs.fleet.key_index import FOLDER, KeyIndex, keys_of_name
+from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ REFRESH_SECONDS = 60.0
 """How old an index is before a miss has it refreshed."""
 SILENT_AGENT_SECONDS = 30.0
 """For how long an agent that hangs is not asked."""
+UNREADABLE_SECONDS = 60.0
+"""How long a pack of which a parcel cannot be opened here is not asked for again."""
 HUNG_SECONDS = 5.0
 """An agent that has said nothing for this long since lookups gave up on it is replaced."""
 PAUSE_TIMES, PAUSE_SECONDS = 50, 0.25
@@ -183,18 +186,9 @@ class FleetClient:
     def _hear(self, message: protocol.ToWorker, fd: int) -> None:
         self._silent_since = None
         if isinstance(message, Parcel):
-            parcel = OpenParcel(fd) if fd >= 0 else None
-            name = message.reference.place
-            self._deliveries.arrive(
-                message.reference, parcel, is_last=message.is_last, only_asked=name in self._brought
-            )
-            if message.is_last:
-                self.numbers.packs += 1
-                self._brought[name] = None
+            self._receive(message, fd)
         elif isinstance(message, Lost):
-            self._not_before[message.reference.place] = time.monotonic() + message.seconds
-            self._deliveries.lose(message.reference)
-            self.numbers.given_up += 1
+            self._lose(message.reference, message.seconds)
         elif isinstance(message, IndexReady):
             index = KeyIndex.open(Path(message.path))
             if index is not None:
@@ -205,6 +199,27 @@ class FleetClient:
             self._alive = message
             self._closed_until = time.monotonic() + message.open_for if message.open_for else 0.0
             self._deliveries.alive()
+
+    def _receive(self, message: Parcel, fd: int) -> None:
+        reference = message.reference
+        try:
+            if fd < 0:
+                raise PackError("a parcel came without its descriptor: too many files are open here")
+            parcel = OpenParcel(fd)
+        except (KcachefsError, OSError):
+            self._lose(reference, UNREADABLE_SECONDS)
+            raise
+        name = reference.place
+        self._deliveries.arrive(reference, parcel, is_last=message.is_last, only_asked=name in self._brought)
+        if message.is_last and time.monotonic() >= self._not_before.get(name, 0.0):
+            self.numbers.packs += 1
+            self._brought[name] = None
+
+    def _lose(self, reference: PackReference, seconds: float) -> None:
+        """A pack does not come, at least not whole: it is not asked for again for so long."""
+        self._not_before[reference.place] = time.monotonic() + seconds
+        self._deliveries.lose(reference)
+        self.numbers.given_up += 1
 
     def _use(self, index: KeyIndex) -> None:
         self._index = index

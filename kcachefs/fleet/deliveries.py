@@ -131,10 +131,10 @@ class Deliveries:
             for pack in self._packs.values():
                 pack.last_news = now
 
-    def arrive(self, reference: PackReference, parcel: OpenParcel | None, *, is_last: bool, only_asked: bool) -> None:
+    def arrive(self, reference: PackReference, parcel: OpenParcel, *, is_last: bool, only_asked: bool) -> None:
         """Entries of a pack are here. With `only_asked`, those that nobody waits for are dropped."""
         # The keys before the lock is taken: there may be thousands, and the engine's thread must not wait for that.
-        came = [(entry_key(entry), entry, parcel) for entry in parcel.entries] if parcel is not None else []
+        came = [(entry_key(entry), entry, parcel) for entry in parcel.entries]
         with self._changed:
             pack = self._packs.setdefault(reference.place, Underway(reference))
             pack.last_news = time.monotonic()

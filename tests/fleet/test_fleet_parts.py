@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import termios
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from kcachefs.daemon.bucket_folder import BucketFolder
 from kcachefs.daemon.fleet_agent import Agent
 from kcachefs.errors import FleetTooSlow, PackError
 from kcachefs.fleet import agent_protocol, parcels
+from kcachefs.fleet.agent_protocol import Parcel
 from kcachefs.fleet.breaker import FIRST_SECONDS, LONGEST_SECONDS, Breaker
+from kcachefs.fleet.client import UNREADABLE_SECONDS, FleetClient
 from kcachefs.fleet.deliveries import Deliveries, entry_key, is_parting
 from kcachefs.fleet.object_storage import open_storage
 from kcachefs.fleet.offers import compile_ms
@@ -77,6 +80,32 @@ def test_what_a_pack_does_not_hold_is_not_waited_for_again() -> None:
     assert deliveries.is_absent(reference(), 7)
     assert not deliveries.is_absent(reference(), entry_key(ONE))
     assert not deliveries.is_absent(reference("b"), 7)
+
+
+def test_a_pack_of_which_a_parcel_cannot_be_opened_is_asked_for_again() -> None:
+    """As when too many files are open: the descriptor does not come, or cannot be mapped."""
+    supervisor, agents = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    null, whole = os.open(os.devnull, os.O_RDONLY), parcels.make([ONE], [b"one", b"tw"])
+    try:
+        client = FleetClient(agents, lambda: 0)
+        for lost, fd in ((reference("a"), -1), (reference("b"), null)):
+            lookup, _ = client._deliveries.wait_for(lost, 7, 1)
+            with pytest.raises((PackError, OSError)):
+                client._hear(Parcel(lost, is_last=True), fd)
+            lookup.wait()
+            assert not client._deliveries.silent(), "the agent did nothing wrong"
+            assert not client._deliveries.is_absent(lost, 7), "nobody has seen what it holds"
+            assert 0 < client._not_before[lost.place] - time.monotonic() <= UNREADABLE_SECONDS
+        client._hear(Parcel(reference("a"), is_last=True), whole)
+        assert (client.numbers.given_up, client.numbers.packs) == (2, 0), "it is still not here as a whole"
+        client._not_before.clear()
+        client._hear(Parcel(reference("a"), is_last=True), whole)
+        assert client.numbers.packs == 1
+    finally:
+        os.close(null)
+        os.close(whole)
+        supervisor.close()
+        agents.close()
 
 
 def test_time_in_the_queue_counts(tmp_path: Path) -> None:
@@ -144,7 +173,7 @@ def test_nobody_waits_for_what_is_lost_or_was_never_in_its_pack() -> None:
     deliveries.lose(reference())
     lost.wait()
     absent, _ = deliveries.wait_for(reference("b"), 2, 0)
-    deliveries.arrive(reference("b"), None, is_last=True, only_asked=False)
+    deliveries.arrive(reference("b"), parcel(), is_last=True, only_asked=False)
     absent.wait()
     assert len(deliveries) == 0
 
