@@ -257,8 +257,15 @@ class ObstoreStorage:
             yield from page
 
     def _pages(self, prefix: str) -> Iterator[list[Stored]]:
+        began_with: set[str] = set()
         for listed in self._obstore.list(self._client, self._prefix + prefix, chunk_size=PAGE):
-            yield list(map(self._stored, listed))
+            page = list(map(self._stored, listed))
+            # A store that sends a page again, since it does not know how to continue, would do so for ever.
+            if any(one.key in began_with for one in page):
+                told = "lists the same objects again and again: it ignores where a listing is to go on"
+                raise FleetUnreachable(f"{self.url}: {prefix}: {told}")
+            began_with |= {one.key for one in page[:1]}
+            yield page
 
     def _folder_pages(self, prefix: str, *, staged: bool = False) -> Iterator[list[Stored]]:
         found = folder_listing.files(os.path.join(self._folder, prefix), staged=staged)

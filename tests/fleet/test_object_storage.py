@@ -9,8 +9,10 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -29,7 +31,7 @@ from kcachefs.errors import (
     UsageError,
 )
 from kcachefs.fleet import bucket_urls
-from kcachefs.fleet.object_storage import Patience, Storage, open_storage
+from kcachefs.fleet.object_storage import PAGE, Patience, Storage, open_storage
 from tests.engines.mounting import temporary_folder
 from tests.fleet import servers
 from tests.fleet.servers import Rclone, Server, azurite, environment, storage
@@ -197,6 +199,42 @@ def test_a_server_that_refuses_connections_is_unreachable(credentials: None) -> 
     (port,) = servers.free_ports(1)
     with pytest.raises(FleetUnreachable, match="connection refused"):
         open_storage(f"s3://fleet?endpoint=http://127.0.0.1:{port}").get("a", limit=1)
+
+
+class Repeating(BaseHTTPRequestHandler):
+    """A store that sends the first page of a listing whatever it is asked, and says that there are more."""
+
+    page = 0
+
+    def do_GET(self) -> None:
+        moment = "<LastModified>2026-11-16T06:00:00.000Z</LastModified><ETag>1</ETag><Size>1</Size>"
+        rows = "".join(f"<Contents><Key>a/{number:04}</Key>{moment}</Contents>" for number in range(self.page))
+        more = "<IsTruncated>true</IsTruncated><NextContinuationToken>more</NextContinuationToken>"
+        body = f"<ListBucketResult><Name>fleet</Name>{more}{rows}</ListBucketResult>".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("page", [7, 700, PAGE, 1300])
+def test_a_store_that_lists_the_same_page_over_and_over_is_told(
+    credentials: None, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    monkeypatch.setattr(Repeating, "page", page)
+    with HTTPServer(("127.0.0.1", 0), Repeating) as repeating, ending_soon():
+        thread = threading.Thread(target=repeating.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            store = open_storage(f"s3://fleet?endpoint=http://127.0.0.1:{repeating.server_address[1]}")
+            with pytest.raises(FleetUnreachable, match="lists the same objects again and again"):
+                deque(store.objects("a/"), maxlen=0)
+        finally:
+            repeating.shutdown()
+            thread.join()
 
 
 def test_a_server_that_hangs_costs_one_deadline(credentials: None) -> None:
