@@ -122,9 +122,9 @@ def ls(
 ) -> None:
     """List the entries of a pack. Any pack is listed, whoever signed it."""
     from kcachefs.cli.tables import Table, show
-    from kcachefs.fleet import packfile
+    from kcachefs.fleet import packfile, signing
 
-    with pack_file(file) as path, packfile.opened(path, None) as pack:
+    with pack_file(file) as path, packfile.opened(path, signing.trusted(), to_look=True) as pack:
         manifest, facts = pack.manifest, _facts(pack)
         rows = [(entry.label, len(entry.files), sum(one.size for one in entry.files)) for entry in manifest.entries]
     if as_json:

@@ -18,7 +18,7 @@ from kcachefs.errors import PackError, UsageError
 from kcachefs.fleet import moving, packfile
 from kcachefs.fleet.finding import FoundEntry, Say
 from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
-from kcachefs.fleet.rules import FILES_MAX, THING_MAX, TOTAL_MAX, is_database
+from kcachefs.fleet.rules import FACT_LENGTH_MAX, FACTS_MAX, FILES_MAX, THING_MAX, TOTAL_MAX, is_database
 from kcachefs.fleet.signing import Signer
 from kcachefs.fleet.views import View
 from kcachefs.frameworks.copying import Skipped
@@ -187,7 +187,9 @@ class _Facts:
             return
 
     def _add(self, name: str, value: object) -> None:
-        if isinstance(value, str) and value.isprintable() and len(value) <= 64:
+        if not isinstance(value, str) or not value.isprintable() or len(value) > FACT_LENGTH_MAX:
+            return
+        if sum(1 + len(values) for values in self._known.values()) < FACTS_MAX - 1:
             self._known.setdefault(name, set()).add(value)
 
     def told(self) -> dict[str, list[str]]:

@@ -38,8 +38,9 @@ _CHUNK = 1 << 20
 def write(out: Path, manifest: Manifest, frames: IO[bytes], signer: signing.Signer | None) -> None:
     """Write a pack whose frames are in a file already; it appears at `out` when it is whole."""
     plain = manifests.encode(manifest)
-    if len(plain) > rules.MANIFEST_MAX:
-        raise UsageError(f"{out}: there are too many entries for one pack; choose some with a pattern")
+    if len(plain) > (rules.MANIFEST_MAX if signer else rules.UNTRUSTED_MANIFEST_MAX):
+        advice = "choose some with a pattern" if signer else "choose some with a pattern, or sign it with --key"
+        raise UsageError(f"{out}: there are too many entries for one pack; {advice}")
     stored = compress(plain, _MANIFEST_LEVEL)
     digest = blake3(stored).digest()
     public, signature = (signer.public, signer.sign(_SIGNED + digest)) if signer else (bytes(32), bytes(64))
@@ -116,8 +117,10 @@ class Pack:
 
 
 @contextmanager
-def opened(name: Path, trusted: Collection[bytes] | None, *, allow_unsigned: bool = False) -> Iterator[Pack]:
-    """Open a pack. Its signature is checked before anything else in it; `trusted=None` trusts every key, to look."""
+def opened(
+    name: Path, trusted: Collection[bytes], *, allow_unsigned: bool = False, to_look: bool = False
+) -> Iterator[Pack]:
+    """Open a pack. Its signature is checked before anything else in it; with `to_look` every key or none will do."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -126,10 +129,12 @@ def opened(name: Path, trusted: Collection[bytes] | None, *, allow_unsigned: boo
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise PackError(f"{name}: is not a pack")
-        yield _read(file, name, found.st_size, trusted, allow_unsigned)
+        yield _read(file, name, found.st_size, trusted, allow_unsigned=allow_unsigned, to_look=to_look)
 
 
-def _read(file: IO[bytes], name: Path, size: int, trusted: Collection[bytes] | None, allow_unsigned: bool) -> Pack:
+def _read(
+    file: IO[bytes], name: Path, size: int, trusted: Collection[bytes], *, allow_unsigned: bool, to_look: bool
+) -> Pack:
     raw = file.read(_HEADER.size)
     if raw[: len(MAGIC)] != MAGIC[: len(raw)] or not raw:
         raise PackError(f"{name}: is not a pack")
@@ -145,9 +150,13 @@ def _read(file: IO[bytes], name: Path, size: int, trusted: Collection[bytes] | N
     stored = file.read(length)
     if blake3(stored).digest() != digest:
         raise PackError(f"{name}: is damaged: its manifest is not the one that was packed")
-    _check_signature(name, public, signature, digest, trusted, allow_unsigned)
+    _check_signature(name, public, signature, digest, None if to_look else trusted, allow_unsigned)
+    plain, is_trusted = _decoded_size(name, stored), public in trusted
+    if plain > (most := rules.MANIFEST_MAX if is_trusted else rules.UNTRUSTED_MANIFEST_MAX):
+        unless = "" if is_trusted else ", unless a trusted key signed it"
+        raise PackError(f"{name}: its manifest decodes to {plain:,} bytes; at most {most:,} are read{unless}")
     try:
-        manifest = rules.checked(manifests.decode(_decode(name, stored, None)))
+        manifest = rules.checked(manifests.decode(_decode(name, stored, plain)))
     except PackError as error:
         raise PackError(f"{name}: {str(error).removeprefix(f'{name}: ')}") from None
     start = _HEADER.size + length
@@ -180,7 +189,7 @@ def _check_signature(
         raise PackUntrusted(f"{name}: {error}") from None
 
 
-def _decode(name: Path, stored: bytes, plain: int | None) -> bytes:
+def _decode(name: Path, stored: bytes, plain: int) -> bytes:
     """Decode one zstd frame that says beforehand how large it becomes."""
     _check_frame(name, stored, plain)
     decoder = zstandard.ZstdDecompressor(max_window_size=1 << rules.WINDOW_LOG_MAX)
@@ -190,8 +199,15 @@ def _decode(name: Path, stored: bytes, plain: int | None) -> bytes:
         raise PackError(f"{name}: is damaged: {error}") from None
 
 
-def _check_frame(name: Path, stored: bytes, plain: int | None) -> None:
-    """Raise PackError unless it decodes to `plain` bytes (None: to what a manifest may have), with a small window."""
+def _check_frame(name: Path, stored: bytes, plain: int) -> None:
+    """Raise PackError unless it decodes to `plain` bytes, with a small window."""
+    size = _decoded_size(name, stored)
+    if size != plain:
+        raise PackError(f"{name}: a frame decodes to {size:,} bytes, which is not what it may have")
+
+
+def _decoded_size(name: Path, stored: bytes) -> int:
+    """How many bytes a frame says that it decodes to; PackError unless it does, with a small window."""
     try:
         told = zstandard.get_frame_parameters(stored)
     except zstandard.ZstdError as error:
@@ -200,5 +216,4 @@ def _check_frame(name: Path, stored: bytes, plain: int | None) -> None:
         raise PackError(f"{name}: is damaged: a frame does not say how large it becomes")
     if told.window_size > 1 << rules.WINDOW_LOG_MAX:
         raise PackError(f"{name}: needs a window of {told.window_size:,} bytes to be decoded, which is too much")
-    if told.content_size > rules.MANIFEST_MAX if plain is None else told.content_size != plain:
-        raise PackError(f"{name}: a frame decodes to {told.content_size:,} bytes, which is not what it may have")
+    return int(told.content_size)

@@ -27,6 +27,11 @@ TOTAL_MAX = 64 << 30
 FILES_MAX = 1_000_000
 MANIFEST_MAX = 256 << 20
 """The most bytes of a decoded manifest."""
+UNTRUSTED_MANIFEST_MAX = 32 << 20
+"""The same if no trusted key signed it: in memory it takes up to twenty times as much, and anybody may have made it."""
+FACTS_MAX = 1000
+"""How many facts there are about what is in a pack, with their names."""
+FACT_LENGTH_MAX = 64
 DEPTH_MAX = 64
 """How many folders may be inside each other."""
 _NAME_MAX = 255
@@ -70,6 +75,9 @@ def checked(manifest: Manifest) -> Manifest:
         raise PackError(f"it has {manifest.files:,} files; at most {FILES_MAX:,} are unpacked")
     if manifest.bytes > TOTAL_MAX:
         raise PackError(f"its files have {manifest.bytes:,} bytes; at most {TOTAL_MAX:,} are unpacked")
+    facts = [text for name, values in manifest.facts.items() for text in (name, *values)]
+    if len(facts) > FACTS_MAX or any(len(text) > FACT_LENGTH_MAX for text in facts):
+        raise PackError(f"its facts are more than {FACTS_MAX:,}, or longer than {FACT_LENGTH_MAX} characters")
     seen: set[tuple[str, str, str]] = set()
     frames: list[Frame] = []
     for frame in manifest.frames:

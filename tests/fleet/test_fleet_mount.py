@@ -264,7 +264,7 @@ def test_what_a_killed_worker_had_not_queued_is_published_by_the_next(empty_flee
         assert told(one)["total"]["entries"] == ENTRIES
         kill(one.daemon()[1])
         wait_for_agent(one)
-    with packfile.opened(empty_fleet.packs()[0], None) as pack:
+    with packfile.opened(empty_fleet.packs()[0], (), to_look=True) as pack:
         assert len(pack.manifest.entries) == ENTRIES
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 import zstandard
 from blake3 import blake3
 
-from kcachefs.errors import MountError, PackError, PackUntrusted
+from kcachefs.errors import MountError, PackError, PackUntrusted, UsageError
 from kcachefs.fleet import manifest as manifests
 from kcachefs.fleet import packfile, rules, signing, unpacking
 from kcachefs.fleet.manifest import Frame, Manifest, PackedEntry, PackedFile
@@ -22,6 +24,7 @@ from tests.core.older_layouts import KERNELS, older_layouts
 from tests.engines.mounting import Mount
 from tests.fleet.caches import ENTRIES, fill, key, packed
 from tests.frameworks.commands import kcachefs
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -363,13 +366,58 @@ def raw_pack(out: Path, stored: bytes) -> Path:
 
 
 def test_a_manifest_cannot_be_a_bomb(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rules, "MANIFEST_MAX", 1 << 20)
+    monkeypatch.setattr(rules, "UNTRUSTED_MANIFEST_MAX", 1 << 20)
     pack = raw_pack(tmp_path / "bomb.kcp", zstandard.ZstdCompressor().compress(b" " * (1 << 21)))
     with pytest.raises(PackError, match="decodes to 2,097,152 bytes"):
         bring(pack, target)
     unknown = zstandard.ZstdCompressor(write_content_size=False).compress(b" " * (1 << 21))
     with pytest.raises(PackError, match="does not say how large"):
         bring(raw_pack(tmp_path / "bomb.kcp", unknown), target)
+
+
+def test_a_manifest_that_no_trusted_key_signed_must_be_smaller(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path / "caches")
+    secret, public = key(tmp_path)
+    packed(tmp_path / "caches", tmp_path / "signed.kcp", secret)
+    packed(tmp_path / "caches", tmp_path / "unsigned.kcp")
+    monkeypatch.setattr(rules, "UNTRUSTED_MANIFEST_MAX", 100)
+    with pytest.raises(
+        PackError, match=r"its manifest decodes to .* at most 100 are read, unless a trusted key signed it"
+    ):
+        bring(tmp_path / "unsigned.kcp", target)
+    for name in ("unsigned", "signed"):
+        with pytest.raises(
+            PackError, match=r"its manifest decodes to .* at most 100 are read, unless a trusted key signed it"
+        ):
+            with packfile.opened(tmp_path / f"{name}.kcp", (), to_look=True):
+                pass
+    assert list(target.iterdir()) == []
+    bring(tmp_path / "signed.kcp", target, public)
+    with pytest.raises(UsageError, match="too many entries for one pack; choose some with a pattern, or sign it"):
+        packed(tmp_path / "caches", tmp_path / "another.kcp")
+
+
+@pytest.mark.parametrize(
+    "facts", [{"triton": ["1"] * 1000}, {f"{number}": [] for number in range(1001)}, {"triton": ["1" * 65]}]
+)
+def test_a_manifest_has_few_facts(tmp_path: Path, target: Path, facts: dict[str, list[str]]) -> None:
+    plain = manifests.encode(Manifest(facts=facts, frames=[]))
+    with pytest.raises(PackError, match="its facts are more than 1,000, or longer than 64 characters"):
+        bring(raw_pack(tmp_path / "told.kcp", zstandard.ZstdCompressor().compress(plain)), target)
+
+
+def test_listing_a_bomb_takes_little_memory(tmp_path: Path) -> None:
+    """Some kilobytes that become 250 MB of short texts, and those gigabytes."""
+    told = b'{"facts":{"a":[' + b'"\\u00ff0",' * 25_000_000 + b'"a"]},"frames":[]}'
+    bomb = raw_pack(tmp_path / "bomb.kcp", zstandard.ZstdCompressor(level=1).compress(told))
+    assert bomb.stat().st_size < 1 << 20
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({1 << 30}, {1 << 30}))"
+    listed = [sys.executable, "-c", f"{limit}; import kcachefs.cli; kcachefs.cli.main()", "pack", "ls", str(bomb)]
+    done = subprocess.run(listed, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert "decodes to 250,000,033 bytes" in done.stderr
 
 
 def test_a_window_that_needs_much_memory_is_refused(tmp_path: Path, target: Path) -> None:

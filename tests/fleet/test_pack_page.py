@@ -114,6 +114,9 @@ def test_the_pages_fields_and_limits_are_those_of_the_code() -> None:
         "bytes of one entry, and of a decoded frame": f"{rules.THING_MAX >> 20} MiB",
         "window of a frame": f"{1 << rules.WINDOW_LOG_MAX >> 20} MiB",
         "bytes of the decoded manifest": f"{rules.MANIFEST_MAX >> 20} MiB",
+        "the same, unless a trusted key signed it": f"{rules.UNTRUSTED_MANIFEST_MAX >> 20} MiB",
+        "facts in the manifest, with their names": f"{rules.FACTS_MAX:,}",
+        "characters of a fact": f"{rules.FACT_LENGTH_MAX}",
     }
     assert f"more than {making.FRAME_BYTES >> 20} MiB" in TEXT
     assert f"`{moving.PLACE}/NAMESPACE/FOLDERS/NAME`" in TEXT
