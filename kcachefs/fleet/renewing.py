@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kcachefs.errors import FleetMissing, PackError
+from kcachefs.errors import FleetError, FleetMissing, PackError
 from kcachefs.fleet import making, packfile
 from kcachefs.fleet.bucket import Bucket
 from kcachefs.fleet.bucket_layout import day_before, day_of
@@ -38,7 +38,8 @@ class Renewed(NamedTuple):
 def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewed:
     """Publish again those of the used keys that are only in packs whose time is two thirds over.
 
-    `used` are keys of entries that this node used recently. Load the index first.
+    `used` are keys of entries that this node used recently. Load the index first. A pack that cannot be published keeps
+    no other back; the first error of the bucket is raised at the end.
     """
     index = KeyIndex.open(bucket.index_path)
     if index is None or not index.packs:
@@ -52,8 +53,10 @@ def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewe
             wanted.setdefault(number, set()).add(key)
     copied, parts, today = [], _Parts(), ""
     repacked: list[PackReference] = []
+    failed: list[FleetError] = []
     for number, keys in sorted(wanted.items()):
         reference = index.packs[number]
+        # Not below: where the bucket cannot even be claimed in, it would fail for all of them.
         now = publisher.claims.take(f"renew-{reference.day}-{reference.pack}")
         if now is None:
             continue
@@ -63,15 +66,22 @@ def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewe
                 copied.append(_copy(bucket, reference, today))
             else:
                 parts.add(bucket, reference, keys)
+            if parts.bytes > PACK_BYTES:
+                full, parts = parts, _Parts()
+                repacked.append(full.put(bucket, publisher, today))
         except (FleetMissing, PackError):
             continue  # gone or of no use: it is banned, and nobody can renew it
-        if parts.bytes > PACK_BYTES:
-            repacked.append(parts.put(bucket, publisher, today))
-            parts = _Parts()
+        except FleetError as error:
+            failed.append(error)
     if parts.entries:
-        repacked.append(parts.put(bucket, publisher, today))
+        try:
+            repacked.append(parts.put(bucket, publisher, today))
+        except FleetError as error:
+            failed.append(error)
     if copied or repacked:
         bucket.load_index()
+    if failed:
+        raise failed[0]
     return Renewed(copied, repacked)
 
 

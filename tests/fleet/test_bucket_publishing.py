@@ -389,6 +389,32 @@ def test_of_a_pack_of_which_little_is_used_only_that_is_packed_again(old: Node, 
     assert index.find_all(*keys_of(b"KEY1"))[0] == reference
 
 
+class Refusing(Counting):
+    """A storage that refuses to copy one object."""
+
+    refused = ""
+
+    def copy(self, key: str, to: str) -> None:
+        if key == self.refused:
+            raise FleetRefused(f"{key}: may not be copied")
+        self._storage.copy(key, to)
+
+
+def test_a_pack_that_cannot_be_copied_keeps_no_other_from_being_renewed(tmp_path: Path) -> None:
+    url, secret = bucket_folder(tmp_path), secret_in(tmp_path)
+    for name in ("A", "B", "C"):
+        published_on(tmp_path, url, secret, 25, name)
+    refusing: Any = Refusing(open_storage(url))
+    node = Node(tmp_path / "node", refusing, secret)
+    first = node.index.packs[0]
+    refusing.refused = LAYOUT.pack(first.day, first.pack)
+    with pytest.raises(FleetRefused, match="may not be copied"):
+        renew(node.bucket, Publisher(node.bucket, node.signer, node.claims), keys_of(b"A", b"B", b"C"))
+    renewed = {one.pack for one in node.index.packs if one.day != first.day}
+    assert len(renewed) == 2
+    assert first.pack not in renewed
+
+
 def test_what_is_young_unused_or_unknown_is_not_renewed(old: Node) -> None:
     publisher = Publisher(old.bucket, old.signer, old.claims)
     assert renew(old.bucket, publisher, keys_of(b"UNKNOWN")) == renew(old.bucket, publisher, set()) == ([], [])
