@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import pickle
@@ -221,6 +222,61 @@ def test_parameters_that_do_not_matter_are_left_out() -> None:
 
     assert run("a", iter(()), True) == run("a", object()) == run(kernel="a", stream=None)
     assert run.cache_info() == CacheInfo(hits=2, misses=1, objects=0)
+
+
+def test_a_replaced_default_is_the_one_that_counts() -> None:
+    def replace(**defaults: Any) -> None:
+        for name, value in defaults.items():
+            setattr(plain, f"__{name}__", value)
+
+    def plain(x: int, block: int = 128, *, tile: int = 1) -> bytes:
+        return repr((x, block, tile)).encode()
+
+    for ask in (plain, functools.partial(plain), functools.lru_cache(0)(plain)):
+        replace(defaults=(128,), kwdefaults={"tile": 1})
+        build = cached(cache=Cache(disk=False))(ask)
+        assert build(1) == b"(1, 128, 1)"
+        replace(defaults=(256,))
+        assert [build(1), build(1, 256), build(1, 128)] == [b"(1, 256, 1)", b"(1, 256, 1)", b"(1, 128, 1)"]
+        assert build.cache_key(1) == build.cache_key(1, 256) != build.cache_key(1, 128)
+        cast(Any, plain).__kwdefaults__["tile"] = 2
+        assert [build(1), build(1, tile=1), build(1, tile=2)] == [b"(1, 256, 2)", b"(1, 256, 1)", b"(1, 256, 2)"]
+        replace(kwdefaults={"tile": 3})
+        assert [build(1), build(1, tile=2)] == [b"(1, 256, 3)", b"(1, 256, 2)"]
+
+
+def test_what_a_wrapper_can_tell_apart_are_different_calls() -> None:
+    def for_hopper(function: Callable[..., bytes]) -> Callable[..., bytes]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **options: Any) -> bytes:
+            options.setdefault("arch", "sm_90")
+            return function(*args, **options)
+
+        return wrapper
+
+    def plain(x: int, arch: str = "sm_80") -> bytes:
+        return f"{x} {arch}".encode()
+
+    build = cached(cache=Cache(disk=False))(for_hopper(plain))
+    assert [build(1), build(1, arch="sm_80"), build(1, arch="sm_90")] == [b"1 sm_90", b"1 sm_80", b"1 sm_90"]
+    described = for_hopper(plain)
+    described.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
+    build = cached(cache=Cache(disk=False))(described)
+    assert [build(1), build(1, arch="sm_80")] == [b"1 sm_90", b"1 sm_80"]
+
+
+def test_a_wrapped_functions_parameters_that_do_not_matter_are_left_out() -> None:
+    def run(kernel: str, stream: object, verbose: bool = False) -> bytes:
+        return f"{kernel} {verbose}".encode()
+
+    @functools.wraps(run)
+    def wrapper(*args: Any, **options: Any) -> bytes:
+        return run(*args, **options)
+
+    wrapped = cached(cache=Cache(disk=False), ignore=["stream"])(wrapper)
+    assert wrapped.cache_key("a", iter(())) == wrapped.cache_key("a", object())
+    assert wrapped.cache_key(kernel="a", stream=iter(())) == wrapped.cache_key(kernel="a", stream=None)
+    assert wrapped.cache_key("a", None, True) != wrapped.cache_key("a", None, False) != wrapped.cache_key("a", True)
 
 
 def test_a_function_tells_what_became_of_its_calls(tmp_path: Path) -> None:
