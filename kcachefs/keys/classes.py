@@ -12,11 +12,11 @@ import sys
 import types
 import typing
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.asking import ask, dictionary_of, is_a
-from kcachefs.keys.dependencies import cell_value
+from kcachefs.keys.dependencies import MISSING, cell_value
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.files import extension_digests
 from kcachefs.keys.libraries import imported_name, is_library, is_library_class, module_of, top_of, version_of
@@ -87,6 +87,18 @@ def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
         walk.named("metaclass", type(cls).__qualname__, type(cls), out)
     for name, value in class_members(cls, walk.rules.ignore):
         walk.named("member", name, value, out)
+
+
+def watch_class(walk: Walk, cls: type) -> None:
+    """Have a key that is remembered depend on all that the class of an object says."""
+    for base in [*cls.__mro__, *cast(type, type(cls)).__mro__]:
+        if is_library_class(base, walk.rules.home):
+            continue
+        walk.dependencies.add_class(base)
+        scope = dictionary_of(sys.modules.get(module_of(base)))
+        for word in _words_in(_annotations(base) or {}).difference(walk.rules.ignore):
+            if is_a(scope, dict):
+                walk.dependencies.add_slot(scope, word, scope.get(word, MISSING))
 
 
 def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, Any]]:
@@ -193,8 +205,12 @@ def _annotations(cls: type) -> Any:
 def _named_in(cls: type, annotations: dict[str, Any], ignore: Collection[str]) -> dict[str, Any]:
     """The globals that annotations left as text speak of, by name."""
     scope = dictionary_of(sys.modules.get(module_of(cls)))
-    words = {word for text in annotations.values() if type(text) is str for word in NAME.findall(text)}
-    return {word: scope[word] for word in words.difference(ignore) if word in scope and scope[word] is not cls}
+    words = _words_in(annotations).difference(ignore)
+    return {word: scope[word] for word in words if word in scope and scope[word] is not cls}
+
+
+def _words_in(annotations: dict[str, Any]) -> set[str]:
+    return {word for text in annotations.values() if type(text) is str for word in NAME.findall(text)}
 
 
 def _is_enum_internal(name: str, member: Any) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import operator
 import types
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kcachefs.keys.asking import ask, is_a
 from kcachefs.keys.encoding import encode
 from kcachefs.keys.libraries import is_library, is_library_class, module_of, top_of
 from kcachefs.keys.protocol import protocol_of
+from kcachefs.keys.visibility import DESCRIPTORS
 
 MISSING = object()
 _ITSELF = object()
@@ -43,13 +45,13 @@ class Dependencies:
     """The places that a key was read from, each with what was found there.
 
     An object that cannot change in place is compared by identity, a container item by item, and an object with a
-    `__kcachefs_key__` by what that returns. The first object of any other kind turns `is_complete` false, and the key
-    has to be made anew each time.
+    `__kcachefs_key__` by what that returns and by what its class holds. The first object of any other kind turns
+    `is_complete` false, and the key has to be made anew each time.
     """
 
     __slots__ = (
-        *("_annotations", "_cells", "_containers", "_functions", "_home", "_own", "_own_cells", "_said", "_seen"),
-        *("_slots", "is_complete"),
+        *("_annotations", "_cells", "_classes", "_containers", "_functions", "_home", "_own", "_own_cells", "_said"),
+        *("_seen", "_slots", "is_complete"),
     )
 
     def __init__(self, home: str, annotations: bool = True) -> None:
@@ -63,6 +65,7 @@ class Dependencies:
         # The indexes of those cells of the function that hold the function itself.
         self._own_cells: tuple[int, ...] = ()
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
+        self._classes: list[tuple[type, tuple[type, ...], str, dict[str, Any]]] = []
         self._said: list[tuple[Any, Any]] = []
         self._seen: set[int] = set()
 
@@ -84,6 +87,9 @@ class Dependencies:
                 return False
         for number in self._own_cells:
             if cell_value(function.__closure__[number]) is not function:
+                return False
+        for cls, order, called, members in self._classes:
+            if cls.__mro__ is not order or cls.__qualname__ is not called or not _are_members(vars(cls), members):
                 return False
         for value, said in self._said:  # noqa: SIM110
             if not _is_same(_speak(value), said):
@@ -140,6 +146,21 @@ class Dependencies:
         self._cells.append((cell, value))
         self.add_value(value)
 
+    def add_class(self, cls: type) -> None:
+        """A class of the project, whose functions are added as such."""
+        if id(cls) in self._seen:
+            return
+        self._seen.add(id(cls))
+        members = dict(vars(cls))
+        self._classes.append((cls, cls.__mro__, cls.__qualname__, members))
+        for value in members.values():
+            if type(value) in (staticmethod, classmethod):
+                self.add_value(value.__func__)
+            elif type(value) is property:
+                self.add_value((value.fget, value.fset, value.fdel))
+            elif type(value) not in DESCRIPTORS:
+                self.add_value(value)
+
     def add_value(self, value: object) -> None:
         """A value that the key depends on."""
         if self.is_complete and not self._is_frozen(value):
@@ -191,6 +212,8 @@ class Dependencies:
         if kind is types.BuiltinFunctionType:
             owner = value.__self__
             return is_a(owner, types.ModuleType) or self._is_frozen(owner)
+        if kind in DESCRIPTORS:
+            return is_library_class(value.__objclass__, self._home)
         if is_a(value, enum.Enum):
             return is_library_class(kind, self._home)
         if kind is types.ModuleType:
@@ -241,6 +264,10 @@ def _items(container: Any) -> tuple[Any, ...]:
 
 def _are_same(one: tuple[Any, ...], two: tuple[Any, ...]) -> bool:
     return len(one) == len(two) and all(map(operator.is_, one, two))
+
+
+def _are_members(now: Mapping[str, Any], before: dict[str, Any]) -> bool:
+    return len(now) == len(before) and all(now.get(name, MISSING) is value for name, value in before.items())
 
 
 def _speak(value: Any) -> Any:

@@ -15,7 +15,7 @@ from kcachefs.errors import Unkeyable
 from kcachefs.keys import sources
 from kcachefs.keys.asking import PASSED_ON, ask, full_name, is_a, unreadable
 from kcachefs.keys.callables import extension_of, write_builtin, write_extension, write_function, write_triton
-from kcachefs.keys.classes import type_name, write_class
+from kcachefs.keys.classes import type_name, watch_class, write_class
 from kcachefs.keys.dependencies import MISSING
 from kcachefs.keys.encoding import encode, tagged, write
 from kcachefs.keys.libraries import is_library_class, library_name, module_of, top_of, version_of
@@ -56,6 +56,7 @@ def write_node(walk: Walk, node: Any, out: list[bytes]) -> None:
     """Encode a node: what may refer to others, or to itself."""
     cls = type(node)
     if (speak := protocol_of(cls)) is not None:
+        watch_class(walk, cls)
         walk.fields("object", (cls, _said(speak, node)), out)
         return
     if is_a(node, type) and knowledge_of(cls).reader is not None:  # a class that its metaclass makes of data

@@ -81,6 +81,57 @@ def test_what_a_dropped_function_held_goes_with_it(make: Callable[[Weights], Cal
     assert alive() is None
 
 
+CLASS = """
+    LEVEL = 1
+    class Meta(type):
+        RANK = 1
+    class Base:
+        def scale(self):
+            return 2
+    class Other:
+        pass
+    class Tensor(Base, metaclass=Meta):
+        SCALE = 2
+        TABLE = {"a": 1}
+        level: "LEVEL"
+        @property
+        def size(self):
+            return 1
+        @staticmethod
+        def fixed(x=1):
+            return x
+        def __kcachefs_key__(self):
+            return 1
+    tensor = Tensor()
+    def kernel():
+        return tensor.SCALE
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "Tensor.SCALE = 3",
+        "Tensor.TABLE['a'] = 2",
+        "Tensor.new = 1",
+        "del Tensor.SCALE",
+        "Tensor.size = property(lambda self: 2)",
+        "Tensor.fixed.__defaults__ = (2,)",
+        "Base.scale = lambda self: 3",
+        "Base.__qualname__ = 'Renamed'",
+        "Tensor.__bases__ = (Other,)",
+        "Meta.RANK = 2",
+        "LEVEL = 2",
+    ],
+)
+def test_a_changed_class_of_an_object_that_speaks_for_itself_is_noticed(modules: Modules, change: str) -> None:
+    module = modules.load(CLASS)
+    before = hash_function(module.kernel)
+    assert hash_function(module.kernel) == before
+    exec(change, vars(module))
+    assert hash_function(module.kernel) != before
+
+
 def test_a_function_in_the_place_of_a_dropped_one_has_a_key_of_its_own() -> None:
     keys = set()
     for number in range(50):
