@@ -27,7 +27,7 @@ _being_keyed: ContextVar[tuple[Any, ...]] = ContextVar("kcachefs functions being
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How results become bytes, and bytes results again; if `name` is given, it stands for `encode` in keys."""
+    """How results become bytes, and bytes results again; if `name` is given, it stands for the functions in keys."""
 
     encode: Callable[[Any], Value]
     decode: Callable[[bytes], Any]
@@ -88,17 +88,22 @@ class Calls:
         }
         told: list[Any] = [self._function_key(), hash_value(values), functions]
         if self._codec is not None:
-            told.append(self._codec.name or hash_function(self._codec.encode, ignore=self._ignore))
+            told.append(self._codec.name or self._key_of_part(self._codec.encode))
         if self._depends:
             told.append(hash_depends(self._depends))
         return digest("call", encode(told))
 
     def meaning(self) -> Any:
         """What stands for this function in the key of a function that calls it."""
+        codec = self._codec
+        # Its callers are given what the codec makes of a result, so both halves count; a name stands for both.
+        told: tuple[Any, ...] = () if codec is None else (codec.name,) if codec.name else (codec.encode, codec.decode)
         if not self._ignore:
-            return (self._function, self._depends)
-        # What this function ignores may matter to the one that calls it, so it has a key of its own.
-        return ("itself" if self in _being_keyed.get() else self._function_key(), self._depends)
+            return (self._function, self._depends, *told)
+        # What this function ignores may matter to the one that calls it, so it has keys of its own.
+        if self in _being_keyed.get():
+            return ("itself", self._depends)
+        return (self._function_key(), self._depends, *map(self._key_of_part, told))
 
     def ignores(self, name: str) -> bool:
         """Whether a name does not count."""
@@ -120,9 +125,15 @@ class Calls:
         self._lock = threading.RLock()
 
     def _function_key(self) -> str:
+        return self._key_of_part(self._function, annotations=self._annotations)
+
+    def _key_of_part(self, part: Any, *, annotations: bool = True) -> str:
+        """The key of the function, or of half of its codec; a name is one already."""
+        if isinstance(part, str):
+            return part
         before = _being_keyed.set((*_being_keyed.get(), self))
         try:
-            return hash_function(self._function, ignore=self._ignore, annotations=self._annotations)
+            return hash_function(part, ignore=self._ignore, annotations=annotations)
         finally:
             _being_keyed.reset(before)
 

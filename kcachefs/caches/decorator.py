@@ -89,7 +89,7 @@ class CachedFunction(Generic[P, R_co]):
         return CachedFunction(self.__wrapped__, self._calls, (instance,))
 
     def __kcachefs_key__(self) -> Any:
-        """What stands for this function in other keys: the function itself, not how it is cached."""
+        """What stands for this function in other keys: the function and its codec, not where results are kept."""
         own = self._own_attributes()
         told = ("cached", self._calls.meaning(), self._bound)
         return (*told, own) if own else told
@@ -204,7 +204,7 @@ def cached(
     Results are bytes. `encode` and `decode` turn others into bytes and back: any pair will do, and the result of a call
     is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. An
     edited `encode` starts anew; with `encoding`, only a change of that text does. An edited `decode` reads what is
-    there.
+    there. Cached functions that call this one start anew with either of the two, or with `encoding` alone.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
