@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import enum
 import fcntl
+import io
 import os
 
 from kcachefs import filelock
 
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_DESCRIPTORS = "/proc/self/fd"
 
 # The locks held or waited for here. A forked child inherits their descriptors, and with them the locks: it would keep
 # others waiting after this process has died.
@@ -28,12 +29,15 @@ class Attempt(enum.Enum):
 class ProcessLock:
     """A lock on `path`; without a path there is nothing to lock.
 
-    The file is removed while it is still locked, so that the folder does not fill up.
+    The file is removed while it is still locked, so that the folder does not fill up. A signal handler may raise
+    between any two steps of what is done here: `release` then gives back whatever has been taken.
     """
 
     def __init__(self, path: str | None) -> None:
         self._path = path
-        self._file = -1
+        # Not a number: the descriptor of a file that is dropped before it is stored here is closed.
+        self._file: io.FileIO | None = None
+        self._is_held = False
 
     def attempt(self) -> Attempt:
         """Take the lock if nobody holds it."""
@@ -45,49 +49,78 @@ class ProcessLock:
 
     def release(self) -> None:
         """Give the lock back, where it is held."""
-        if self._file >= 0:
-            assert self._path is not None
-            with contextlib.suppress(OSError):
-                os.unlink(self._path)
+        # Noted first: once it is unlinked, the name may stand for a file that another process has locked.
+        is_held, self._is_held = self._is_held, False
+        try:
+            if is_held and self._path is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path)
+        finally:
             self._close()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: close what it has of its parent's lock, without unlocking that."""
+        file, self._file, self._is_held = self._file, None, False
+        with contextlib.suppress(OSError):
+            if file is not None and not file.closed:
+                file.close()
+            elif self._path is not None:
+                _close_copies(os.path.basename(self._path))
 
     def _acquire(self, how: int) -> Attempt:
         if self._path is None:
             return Attempt.UNAVAILABLE
         _open.add(self)
         try:
-            filelock.open_locked(self._path, _OPEN, how, 0o666, opener=self._open_file, closer=self._close_file)
+            filelock.open_locked(self._path, 0, how, opener=self._open_file, closer=self._close_file)
+            self._is_held = True
         except BlockingIOError:
             return Attempt.BUSY
         except OSError:
             return Attempt.UNAVAILABLE
         finally:
-            if self._file < 0:
+            if self._file is None:
                 _open.discard(self)
         return Attempt.HELD
 
     def _open_file(self, path: str, flags: int, mode: int) -> int:
         try:
-            self._file = os.open(path, flags, mode)
+            self._file = io.FileIO(path, "a+")
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._file = os.open(path, flags, mode)
-        return self._file
+            self._file = io.FileIO(path, "a+")
+        return self._file.fileno()
 
-    def _close_file(self, file: int) -> None:
-        self._file = -1
-        os.close(file)
+    def _close_file(self, _: int) -> None:
+        file = self._file
+        if file is None:
+            return
+        try:
+            # Closing is not enough: a child that was forked without a word to Python may have the descriptor too.
+            with contextlib.suppress(OSError, ValueError):
+                fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+        finally:
+            file.close()
+            self._file = None
 
     def _close(self) -> None:
+        self._close_file(-1)
         _open.discard(self)
-        if self._file >= 0:
-            self._close_file(self._file)
 
 
-def _close_inherited() -> None:
-    for lock in list(_open):  # a computation that goes on in the child has nothing to release there
+def _close_copies(name: str) -> None:
+    """Close every descriptor of a lock file of that name: whoever was opening or closing it does not exist here."""
+    for number in os.listdir(_DESCRIPTORS):
         with contextlib.suppress(OSError):
-            lock._close()
+            target = os.readlink(f"{_DESCRIPTORS}/{number}").removesuffix(" (deleted)")
+            if os.path.basename(target) == name:
+                os.close(int(number))
 
 
-os.register_at_fork(after_in_child=_close_inherited)
+def _leave_to_parent() -> None:
+    for lock in list(_open):  # a computation that goes on in the child has nothing to release there
+        lock.leave_to_parent()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -270,7 +270,7 @@ def test_a_computation_that_goes_on_in_a_forked_child_leaves_the_lock_to_its_par
     held: list[int] = []
 
     def compute() -> bytes:
-        held.extend(lock._file for lock in process_lock._open)
+        held.extend(lock._file.fileno() for lock in process_lock._open if lock._file is not None)
         return forks()
 
     try:
