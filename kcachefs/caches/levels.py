@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
@@ -69,6 +70,10 @@ class Levels:
                 if not is_refusal(error):
                     raise
                 refusal = f"{error.strerror}; entries stay in memory alone"
+                with contextlib.suppress(
+                    OSError
+                ):  # an older value must not be served, although nothing takes its place
+                    self.folder.delete(raw)
         if self.folder is not None and stamp is None and not refusal:
             self.memory.drop(raw)
             refusal = f"a value of {len(entry.value)} bytes is larger than the bound and is not kept"

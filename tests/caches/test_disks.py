@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import stat
 import subprocess
@@ -81,3 +82,18 @@ def test_a_full_disk_keeps_what_is_whole_and_goes_on(tmp_path: Path, start: Star
         "damaged": 0,
     }
     assert list(folder.iterdir()) == []
+
+
+def test_a_value_that_the_disk_refuses_takes_the_older_one_with_it(tmp_path: Path) -> None:
+    cache, other = Cache(tmp_path), Cache(tmp_path, memory_entries=0)
+    cache.put("key", b"old")
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limit[1]))
+    try:
+        assert not cache.put("key", bytes(8192))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert cache.get("key") == bytes(8192)
+    assert other.get("key") is None
+    assert other.put("key", b"newer")
+    assert cache.get("key") == b"newer"
