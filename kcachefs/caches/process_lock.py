@@ -12,8 +12,8 @@ from kcachefs import filelock
 
 _DESCRIPTORS = "/proc/self/fd"
 
-# The locks held or waited for here. A forked child inherits their descriptors, and with them the locks: it would keep
-# others waiting after this process has died.
+# The locks that are held, taken or released here. A forked child inherits their descriptors, and with them the locks:
+# it would keep others waiting after this process has died.
 _open: set[ProcessLock] = set()
 
 
@@ -41,11 +41,21 @@ class ProcessLock:
 
     def attempt(self) -> Attempt:
         """Take the lock if nobody holds it."""
-        return self._acquire(fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def wait(self) -> Attempt:
-        """Take the lock as soon as nobody holds it."""
-        return self._acquire(fcntl.LOCK_EX)
+        if self._path is None:
+            return Attempt.UNAVAILABLE
+        how = fcntl.LOCK_EX | fcntl.LOCK_NB
+        _open.add(self)
+        try:
+            filelock.open_locked(self._path, 0, how, opener=self._open_file, closer=self._close_file)
+            self._is_held = True
+        except BlockingIOError:
+            return Attempt.BUSY
+        except OSError:
+            return Attempt.UNAVAILABLE
+        finally:
+            if self._file is None:
+                _open.discard(self)
+        return Attempt.HELD
 
     def release(self) -> None:
         """Give the lock back, where it is held."""
@@ -66,22 +76,6 @@ class ProcessLock:
                 file.close()
             elif self._path is not None:
                 _close_copies(os.path.basename(self._path))
-
-    def _acquire(self, how: int) -> Attempt:
-        if self._path is None:
-            return Attempt.UNAVAILABLE
-        _open.add(self)
-        try:
-            filelock.open_locked(self._path, 0, how, opener=self._open_file, closer=self._close_file)
-            self._is_held = True
-        except BlockingIOError:
-            return Attempt.BUSY
-        except OSError:
-            return Attempt.UNAVAILABLE
-        finally:
-            if self._file is None:
-                _open.discard(self)
-        return Attempt.HELD
 
     def _open_file(self, path: str, flags: int, mode: int) -> int:
         try:

@@ -11,19 +11,23 @@ Computations may ask for other keys, of this cache or of another, so waiting mus
 
 Which computations the caller is part of is a context variable, which tasks and `asyncio.to_thread` inherit. Threads do
 not, nor do pools of them. So a thread that has waited for a while looks at the stacks (`waiting_threads.py`): does the
-computation wait for this very thread? What the stacks show is certain, so nobody computes twice only because a
-computation takes long.
+computation wait for this very thread? Or, if it waits for another process: does any computation of this one? What the
+stacks show is certain, so nobody computes twice only because a computation takes long.
 
 A task may be dropped without being run to its end. The garbage collector then closes its coroutines, in whichever
 thread and context it runs, between any two steps. So a computation that ends takes out its own flight by reference, not
-by what is in the context, and never waits for a lock that the same thread may hold.
+by what is in the context, and never waits for a lock that the same thread may hold. A signal handler may raise there
+too. So whatever a call begins is written down before it is begun, and undone step by step, where one step more does no
+harm.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from types import TracebackType
@@ -37,24 +41,31 @@ from kcachefs.errors import CacheRecursion
 T = TypeVar("T")
 
 _POLL_SECONDS = (0.001, 0.05)
-"""How often a task looks whether another process has released a lock: at first, and at most."""
+"""How long to wait before looking whether another process has released a lock: at first, and at most."""
 _LOOK_SECONDS = (0.1, 10.0)
-"""How long a thread waits before it looks whether the computation waits for it: at first, and at most."""
+"""How long a thread waits before it looks whether a computation waits for it: at first, and at most."""
 
 # One lock for all caches: a ring of waiting computations may run through several of them.
 _lock = threading.RLock()
 _inside: ContextVar[tuple[Flight[Any], ...]] = ContextVar("kcachefs computations", default=())
 _waiting: dict[int, Flight[Any]] = {}
 """The flight that a thread waits for, by the thread."""
+_computing: set[Flight[Any]] = set()
+"""The flights of all caches that have begun."""
 
 
 class SingleFlight(Generic[T]):
     """The computations under way in this process, by key. The callers of `run` decide what is found for a key."""
 
     def __init__(self) -> None:
-        self.waiting: int = 0
         self.waited: int = 0
+        self._waiters: set[Flight[T]] = set()
         self._under_way: dict[bytes, Flight[T]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many threads and tasks wait for another to compute."""
+        return len(self._waiters)
 
     def run(self, key: bytes, find: Callable[[], T | None], make: Callable[[], T], lock: str | None) -> T:
         """What `find` returns; if that is None, what `make` returns, which `find` must find from then on.
@@ -62,102 +73,101 @@ class SingleFlight(Generic[T]):
         `lock` is the path of the file by which processes exclude each other. If `make` raises, so does this call, in
         every thread and task that waited for it.
         """
-        while True:
-            inside = _inside.get()
-            flight, is_mine = self._join(key, inside)
-            if is_mine:
-                return self._fly(key, flight, find, make, lock)
+        mine, process_lock = Flight[T](_inside.get()), ProcessLock(lock)
+        try:
+            while (ahead := self._join(key, mine)) is not None:
+                waited = _wait(key, ahead)
+                self._leave(mine)
+                if waited is Waited.IN_A_RING:
+                    mine.has_computing_waiter = True
+                    break
+                if (result := _result(ahead)) is not None:
+                    return result[0]
+            return self._fly(mine, find, make, process_lock)
+        finally:
             try:
-                waited = _wait(key, flight)
-            finally:
-                self._leave(flight, inside)
-            if waited is Waited.IN_A_RING:
-                return self._fly(key, Flight(is_second=True), find, make, lock)
-            if (result := _result(flight)) is not None:
-                return result[0]
+                self._finish(key, mine, process_lock)
+            finally:  # again, because a signal handler may raise in the middle of that too
+                self._finish(key, mine, process_lock)
 
     async def run_async(
         self, key: bytes, find: Callable[[], T | None], make: Callable[[], Awaitable[T]], lock: str | None
     ) -> T:
         """`run` for a task: it waits without blocking the event loop."""
-        while True:
-            inside = _inside.get()
-            flight, is_mine = self._join(key, inside)
-            if is_mine:
-                return await self._fly_async(key, flight, find, make, lock)
+        mine, process_lock = Flight[T](_inside.get()), ProcessLock(lock)
+        mine.is_task = True
+        try:
+            while (ahead := self._join(key, mine)) is not None:
+                await event_loops.until(ahead.when_ended)
+                self._leave(mine)
+                if (result := _result(ahead)) is not None:
+                    return result[0]
+            return await self._fly_async(mine, find, make, process_lock)
+        finally:
             try:
-                await event_loops.until(flight.when_ended)
-            finally:
-                self._leave(flight, inside)
-            if (result := _result(flight)) is not None:
-                return result[0]
+                self._finish(key, mine, process_lock)
+            finally:  # again, because a signal handler may raise in the middle of that too
+                self._finish(key, mine, process_lock)
 
     def after_fork(self) -> None:
         """In a forked child: the threads that computed and waited do not exist here."""
-        self.waiting = 0
+        self._waiters = set()
         self._under_way = {}
 
-    def _join(self, key: bytes, inside: tuple[Flight[Any], ...]) -> tuple[Flight[T], bool]:
-        """The flight of `key`, and whether the caller is to compute it; otherwise it must wait and then leave."""
+    def _join(self, key: bytes, mine: Flight[T]) -> Flight[T] | None:
+        """The flight of `key` that the caller must wait for and then leave; None if it is to compute `mine`."""
         with _lock:
             flight = self._under_way.get(key)
             if flight is None:
-                flight = self._under_way[key] = Flight()
-                return flight, True
+                self._under_way[key] = mine
+                return None
+            inside = mine.inside
             if flight in inside:
                 raise _recursion(key)
             if inside and any(ahead in inside or ahead.awaits_process for ahead in _ahead(flight)):
-                return Flight(), True
+                return None
             for outer in inside:
-                outer.waits_for.append(flight)
+                outer.waits_for[mine] = flight
             flight.has_computing_waiter = flight.has_computing_waiter or bool(inside)
-            self.waiting += 1
+            self._waiters.add(mine)
             self.waited += 1
-            return flight, False
+            return flight
 
-    def _leave(self, flight: Flight[T], inside: tuple[Flight[Any], ...]) -> None:
+    def _leave(self, mine: Flight[T]) -> None:
         with _lock:
-            self.waiting -= 1
-            for outer in inside:
-                outer.waits_for.remove(flight)
+            self._waiters.discard(mine)
+            for outer in mine.inside:
+                outer.waits_for.pop(mine, None)
 
     def _fly(
-        self, key: bytes, flight: Flight[T], find: Callable[[], T | None], make: Callable[[], T], lock: str | None
+        self, flight: Flight[T], find: Callable[[], T | None], make: Callable[[], T], process_lock: ProcessLock
     ) -> T:
-        process_lock = ProcessLock(lock)
         try:
-            _inside.set((*_inside.get(), flight))
-            found = find()
-            if found is None:
-                if process_lock.attempt() is Attempt.BUSY and _may_await_process(flight):
-                    process_lock.wait()
-                flight.awaits_process = False
-                found = find()  # whoever held the lock before has stored the value
+            _begin(flight)
+            found, pauses = find(), _Pauses()
+            while found is None and process_lock.attempt() is Attempt.BUSY and _may_await_process(flight, pauses):
+                time.sleep(pauses.next())
+                found = find()
+            flight.awaits_process = False
+            found = find() if found is None else found  # whoever held the lock before has stored the value
             flight.result = (make() if found is None else found,)
         except Exception as error:
             flight.error, flight.traceback = error, error.__traceback__
             raise
-        finally:
-            self._finish(key, flight, process_lock)
         return flight.result[0]
 
     async def _fly_async(
         self,
-        key: bytes,
         flight: Flight[T],
         find: Callable[[], T | None],
         make: Callable[[], Awaitable[T]],
-        lock: str | None,
+        process_lock: ProcessLock,
     ) -> T:
-        flight.is_task = True
-        process_lock = ProcessLock(lock)
-        pause = _POLL_SECONDS[0]
         try:
-            _inside.set((*_inside.get(), flight))
-            found = find()
-            while found is None and process_lock.attempt() is Attempt.BUSY and _may_await_process(flight):
-                await event_loops.sleep(pause)
-                pause = min(pause * 2, _POLL_SECONDS[1])
+            _begin(flight)
+            found, pauses = find(), _Pauses()
+            while found is None and process_lock.attempt() is Attempt.BUSY and _may_await_process(flight, pauses):
+                await event_loops.sleep(pauses.next())
                 found = find()
             flight.awaits_process = False
             found = find() if found is None else found
@@ -165,57 +175,87 @@ class SingleFlight(Generic[T]):
         except Exception as error:
             flight.error, flight.traceback = error, error.__traceback__
             raise
-        finally:
-            self._finish(key, flight, process_lock)
         return flight.result[0]
 
     def _finish(self, key: bytes, flight: Flight[T], process_lock: ProcessLock) -> None:
+        """Undo what a call has begun, as far as that is not undone yet."""
         try:
             process_lock.release()
             # Not by a token: a dropped task ends in another context, and has nothing to leave there.
-            _inside.set(tuple(outer for outer in _inside.get() if outer is not flight))
+            inside = _inside.get()
+            if flight in inside:
+                _inside.set(tuple(outer for outer in inside if outer is not flight))
         finally:
             with _lock:
+                self._waiters.discard(flight)
+                for outer in flight.inside:
+                    outer.waits_for.pop(flight, None)
+                _computing.discard(flight)
                 if self._under_way.get(key) is flight:
                     del self._under_way[key]
-                callbacks = flight.end()
-            for callback in callbacks:
-                callback()
+                flight.has_ended = True
+            flight.tell_that_it_ended()
 
 
 class Flight(Generic[T]):
     """One computation under way. Its fields are guarded by the module's lock."""
 
-    def __init__(self, *, is_second: bool = False) -> None:
+    def __init__(self, inside: tuple[Flight[Any], ...] = ()) -> None:
         self.thread: int = threading.get_ident()
         """The thread that computes, or runs the task that does."""
+        self.inside: tuple[Flight[Any], ...] = inside
+        """The computations that it is part of."""
         self.is_task: bool = False
         self.has_ended: bool = False
         self.result: tuple[T] | None = None
         self.error: Exception | None = None
         self.traceback: TracebackType | None = None
         """The traceback with which the error left the computation; every further raise adds to the error's own."""
-        self.waits_for: list[Flight[Any]] = []
-        """Flights that parts of this computation wait for."""
+        self.waits_for: dict[Flight[Any], Flight[Any]] = {}
+        """Flights that parts of this computation wait for, by the flights that those parts would make instead."""
         self.awaits_process: bool = False
         """Whether it waits for another process to finish."""
-        self.has_computing_waiter: bool = is_second
+        self.has_computing_waiter: bool = False
         """Whether another computation has waited for it, or for the first computation of this key, if this is a second
         one: then it must not begin to wait for a process."""
         self._callbacks: list[Callable[[], None]] = []
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once the flight has ended, from whichever thread ends it; at once if it has."""
+        """Call `callback` once the flight has ended, from whichever thread ends it; at once if it has.
+
+        If that thread is interrupted in the middle of it, `callback` is called twice.
+        """
         with _lock:
             if not self.has_ended:
                 self._callbacks.append(callback)
                 return
         callback()
 
-    def end(self) -> list[Callable[[], None]]:
-        self.has_ended = True
-        callbacks, self._callbacks = self._callbacks, []
-        return callbacks
+    def tell_that_it_ended(self) -> None:
+        while self._callbacks:
+            self._callbacks[-1]()
+            del self._callbacks[-1:]
+
+
+class _Pauses:
+    """How long to wait before looking again whether another process has released a lock."""
+
+    def __init__(self) -> None:
+        self._next = _POLL_SECONDS[0]
+        self._since_look = 0.0
+        self._until_look = _LOOK_SECONDS[0]
+
+    def next(self) -> float:
+        pause, self._next = self._next, min(2 * self._next, _POLL_SECONDS[1])
+        self._since_look += pause
+        return pause
+
+    def is_time_to_look(self) -> bool:
+        """Whether it is time to see who waits for this thread."""
+        if self._since_look < self._until_look:
+            return False
+        self._since_look, self._until_look = 0.0, min(2 * self._until_look, _LOOK_SECONDS[1])
+        return True
 
 
 class Waited(enum.Enum):
@@ -232,7 +272,12 @@ def _wait(key: bytes, flight: Flight[Any]) -> Waited:
     # Not an event: that is set under a lock of its own, which this thread may hold when it collects garbage.
     until_ended = threading.Lock()
     until_ended.acquire()
-    flight.when_ended(until_ended.release)
+
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # it was called twice
+            until_ended.release()
+
+    flight.when_ended(wake)
     before = _waiting.get(me)  # the flight of a wait that a signal handler has interrupted
     _waiting[me] = flight
     try:
@@ -290,23 +335,41 @@ def _ahead(flight: Flight[Any]) -> list[Flight[Any]]:
         one = pending.pop()
         if one not in found:
             found.append(one)
-            pending += one.waits_for
+            pending += one.waits_for.values()
     return found
 
 
-def _may_await_process(flight: Flight[Any]) -> bool:
-    """Whether this flight may wait for another process; if so it is marked as waiting."""
+def _begin(flight: Flight[Any]) -> None:
+    with _lock:
+        _computing.add(flight)
+    _inside.set((*_inside.get(), flight))
+
+
+def _may_await_process(flight: Flight[Any], pauses: _Pauses) -> bool:
+    """Whether this flight may wait for another process, or go on doing so; if so it is marked as waiting."""
+    awaited = awaited_threads() if pauses.is_time_to_look() else None
     with _lock:
         if len(_inside.get()) > 1 or flight.has_computing_waiter:
             return False
+        if awaited is not None and _is_awaited(flight, awaited):
+            return False
         flight.awaits_process = True
         return True
+
+
+def _is_awaited(flight: Flight[Any], awaited: dict[int, set[int]]) -> bool:
+    """Whether another computation cannot go on before this thread does."""
+    others = [one for one in _computing if one is not flight]
+    if flight.is_task:  # which leaves the other tasks of its thread free to go on
+        others = [one for one in others if one.thread != flight.thread]
+    return any(flight.thread in _reached(one, awaited, through_flights=True) for one in others)
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.RLock()
     _waiting.clear()
+    _computing.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -50,12 +50,6 @@ class Worker:
         self.process.kill()
         self.process.wait(PATIENCE)
 
-    def is_waiting_for_a_lock(self) -> bool:
-        """As the kernel sees it."""
-        return any(
-            "->" in line and str(self.pid) in line.split() for line in Path("/proc/locks").read_text().splitlines()
-        )
-
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Worker]]:

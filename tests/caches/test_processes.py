@@ -96,7 +96,7 @@ def test_processes_compute_a_key_once(tmp_path: Path, start: Start) -> None:
     assert workers[0].hear() == "computing"
     for worker in workers[1:]:
         worker.go()
-    until(lambda: all(worker.is_waiting_for_a_lock() for worker in workers[1:]), "the others wait")
+    assert [worker.hear() for worker in workers[1:]] == ["waiting"] * 3
     workers[0].go()
     assert [worker.hear() for worker in workers] == ["made"] * 4
     assert log.read_text() == "x"
@@ -109,7 +109,7 @@ def test_a_killed_holder_blocks_nobody(tmp_path: Path, start: Start) -> None:
     other = start("compute", tmp_path / "cache", "key", tmp_path / "log")
     assert other.hear() == "ready"
     other.go()
-    until(other.is_waiting_for_a_lock, "the other waits")
+    assert other.hear() == "waiting"
     holder.kill()
     assert other.hear() == "computing"
     other.go()

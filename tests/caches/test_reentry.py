@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from kcachefs import Cache, ObjectCache, cached
+from kcachefs import Cache, ObjectCache, cached, filelock
 from kcachefs.caches import memory as memory_level
-from kcachefs.caches import process_lock, writers
+from kcachefs.caches import process_lock, single_flight, writers
 from kcachefs.caches.memory import Memory
 from tests.caches.locks import locks_of_the_library
 from tests.waiting import PATIENCE, ending_soon, until, until_async
@@ -174,6 +174,91 @@ def test_a_process_that_signs_up_in_the_middle_of_signing_up_is_one_writer(tmp_p
             assert len(list((tmp_path / str(at) / "writers").iterdir())) == 1, f"line {at}"
         assert not list((tmp_path / str(at) / "writers").iterdir())
     assert at > 2
+
+
+def raise_at(call: Callable[[], object], modules: tuple[ModuleType, ...], at: int) -> bool:
+    """Run `call`, and raise as a signal could after the `at`-th call in `modules`; whether there are so many."""
+    files, left = {module.__file__ for module in modules}, [at]
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "return", "c_return") and frame.f_code.co_filename in files:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+
+    try:
+        sys.setprofile(profile)
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+def check_nothing_is_left(cache: Cache, folder: Path) -> None:
+    flights = cache._levels.single_flight
+    assert (flights._under_way, flights.waiting) == ({}, 0)
+    assert (single_flight._computing, single_flight._inside.get()) == (set(), ())
+    files = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert not [name for name in files if str(folder) in name and "/locks/" in name]
+    paths = [lock._path or "" for lock in process_lock._open]  # other tests may have left theirs
+    assert not [path for path in paths if path.startswith(str(folder))]
+
+
+INTERRUPTED = single_flight, process_lock, filelock
+
+
+def test_a_computation_that_is_interrupted_anywhere_leaves_nothing(tmp_path: Path) -> None:
+    at, was_raised = 0, True
+    cache = Cache(tmp_path)
+    while was_raised:
+        at += 1
+        compute = partial(cache.get_or_compute, f"key {at}", lambda: b"made")
+        was_raised = raise_at(compute, INTERRUPTED, at)
+        check_nothing_is_left(cache, tmp_path)
+        assert compute() == b"made"
+    assert at > 50
+
+
+def test_a_wait_that_is_interrupted_anywhere_leaves_nothing(tmp_path: Path) -> None:
+    at, was_raised = 0, True
+    while was_raised:
+        at += 1
+        cache = Cache(tmp_path / str(at))
+        was_raised = interrupt_a_wait(cache, at)
+        check_nothing_is_left(cache, tmp_path)
+    assert at > 15
+
+
+def interrupt_a_wait(cache: Cache, at: int) -> bool:
+    """Have a computation that waits for another thread's interrupted; whether it was."""
+    has_begun, is_over = threading.Event(), threading.Event()
+    interrupted: list[bool] = []
+
+    def compute() -> bytes:
+        has_begun.set()
+        until(lambda: is_over.is_set() or cache.stats().waiting)
+        return b"made"
+
+    def wait() -> bytes:
+        try:
+            return cache.get_or_compute("key", lambda: b"twice")
+        finally:
+            is_over.set()
+
+    def make_outer() -> bytes:
+        outer = single_flight._inside.get()[0]
+        interrupted.append(raise_at(wait, INTERRUPTED, at))
+        assert not outer.waits_for
+        return b"outer"
+
+    thread = threading.Thread(target=cache.get_or_compute, args=("key", compute))
+    thread.start()
+    assert has_begun.wait(PATIENCE)
+    cache.get_or_compute("outer", make_outer)
+    thread.join(PATIENCE)
+    return interrupted[0]
 
 
 async def never() -> bytes:

@@ -95,6 +95,16 @@ def test_two_processes_whose_threads_need_each_others_keys_end(tmp_path: Path, s
     assert [worker.hear()[:2] for worker in workers] == ["ab", "ba"]
 
 
+@pytest.mark.parametrize("how", ["thread", "task"])
+def test_processes_whose_pools_need_each_others_keys_both_end(tmp_path: Path, start: Start, how: str) -> None:
+    workers = [start("cross_pools", tmp_path, *keys, how) for keys in (("a", "b"), ("b", "a"))]
+    assert [worker.hear() for worker in workers] == ["computing"] * 2
+    for worker in workers:
+        worker.go()
+    # Each has its own key, and whatever the other's was worth by then.
+    assert [worker.hear()[:2] for worker in workers] == ["ab", "ba"]
+
+
 @run_loop
 def test_tasks_compute_a_key_once(tmp_path: Path, run: Any) -> None:
     cache = Cache(tmp_path)

@@ -5,12 +5,14 @@ Each reads lines from its standard input where it has to wait, and prints lines 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +111,15 @@ def compute(folder: str, key: str, log: str) -> None:
 
     say("ready")
     sys.stdin.readline()
-    say(Cache(folder).get_or_compute(key, made).decode())
+    cache = Cache(folder)
+    threading.Thread(target=say_when_waiting, args=(cache,), daemon=True).start()
+    say(cache.get_or_compute(key, made).decode())
+
+
+def say_when_waiting(cache: Cache) -> None:
+    flights = cache._levels.single_flight._under_way
+    until(lambda: any(flight.awaits_process for flight in list(flights.values())))
+    say("waiting")
 
 
 def fork_and_die(folder: str, key: str) -> None:
@@ -186,6 +196,27 @@ def cross(folder: str, mine: str, other: str) -> None:
         say("waiting for the other process")
         sys.stdin.readline()
         return mine.encode() + cache.get_or_compute(other, other.encode)
+
+    say(cache.get_or_compute(mine, made).decode())
+
+
+def cross_pools(folder: str, mine: str, other: str, how: str) -> None:
+    """Computes one key, and waits for a thread of a pool that asks for another, which another process computes."""
+    cache = Cache(folder)
+
+    async def make() -> bytes:
+        return other.encode()
+
+    def ask() -> bytes:
+        if how == "task":
+            return asyncio.run(cache.get_or_compute_async(other, make))
+        return cache.get_or_compute(other, other.encode)
+
+    def made() -> bytes:
+        say("computing")
+        sys.stdin.readline()
+        with ThreadPoolExecutor(1) as pool:
+            return mine.encode() + pool.submit(ask).result()
 
     say(cache.get_or_compute(mine, made).decode())
 
