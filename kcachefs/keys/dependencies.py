@@ -25,7 +25,7 @@ _LENGTH_LIMIT = 64
 
 
 class _Function(NamedTuple):
-    """A function's own parts. What the mappings hold was added by name, so only their lengths are compared."""
+    """A function's own parts. What the mappings hold was added by name, so only their names or lengths are compared."""
 
     function: types.FunctionType
     code: types.CodeType
@@ -36,7 +36,7 @@ class _Function(NamedTuple):
     qualified_name: str
     documentation: Any
     attributes: dict[str, Any]
-    attribute_count: int
+    attribute_names: frozenset[str]  # some do not count
     annotations: dict[str, Any] | None
     annotation_count: int
 
@@ -125,7 +125,7 @@ class Dependencies:
                 function.__qualname__,
                 function.__doc__,
                 held,
-                len(held),
+                frozenset(held),
                 annotations,
                 len(annotations or ()),
             )
@@ -177,7 +177,7 @@ class Dependencies:
         qualified_name: str,
         documentation: Any,
         attributes: dict[str, Any],
-        attribute_count: int,
+        attribute_names: frozenset[str],
         annotations: dict[str, Any] | None,
         annotation_count: int,
     ) -> bool:
@@ -190,7 +190,7 @@ class Dependencies:
             or function.__qualname__ is not qualified_name
             or function.__doc__ is not documentation
             or function.__dict__ is not attributes
-            or len(attributes) != attribute_count
+            or (attributes.keys() != attribute_names if attributes else attribute_names)
         ):
             return False
         if not self._annotations:

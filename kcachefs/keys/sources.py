@@ -11,8 +11,10 @@ from __future__ import annotations
 import __future__
 
 import ast
+import io
 import linecache
 import sys
+import tokenize
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -144,7 +146,8 @@ def _read(lines: list[str], flags: int) -> dict[str, list[_Found]]:
         tree = ast.parse("".join(lines))
         everything = list(ast.walk(tree))
         nodes = [node for node in everything if isinstance(node, _Definition)]
-        kept = {line for node in everything for line in _lines_of_string(node)}
+        pieces = {piece for node in everything if _is_pieced(node) for piece in ast.walk(node) if piece is not node}
+        kept = {line for node in everything if node not in pieces for line in _lines_of_string(node, lines)}
         texts = [_text(node, lines, kept) for node in nodes]
         starts = _tell_lambdas_apart(nodes, len(lines))
         codes = {(code.co_name, code.co_firstlineno): code for code in _inside(compile(tree, "", "exec", flags, True))}
@@ -192,12 +195,36 @@ def _text(node: _Definition, lines: list[str], kept: set[int]) -> str:
     return "".join(told).rstrip()
 
 
-def _lines_of_string(node: ast.AST) -> range:
-    """The lines that begin inside a string."""
-    is_string = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and type(node.value) in (str, bytes))
-    if not is_string or not isinstance(node, ast.expr):
-        return range(0)
-    return range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+def _lines_of_string(node: ast.AST, lines: list[str]) -> set[int]:
+    """The lines that begin inside a string. Where strings follow each other, those in between do not."""
+    is_string = _is_pieced(node) or (isinstance(node, ast.Constant) and type(node.value) in (str, bytes))
+    if not is_string or not isinstance(node, ast.expr) or node.end_lineno in (None, node.lineno):
+        return set()
+    first, last = node.lineno, node.end_lineno or node.lineno
+    raw = [line.encode() for line in lines[first - 1 : last]]
+    raw[-1] = raw[-1][: node.end_col_offset]
+    raw[0] = b"(" + raw[0][node.col_offset :]
+    depth, begins = 0, 0
+    found: set[int] = set()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(b"".join([*raw, b")\n"]).decode()).readline):
+            kind = tokenize.tok_name[token.type]
+            if kind == "STRING" and not depth:
+                found.update(range(token.start[0] + 1, token.end[0] + 1))
+            elif kind in ("FSTRING_START", "TSTRING_START"):  # since Python 3.12
+                begins, depth = (begins if depth else token.start[0]), depth + 1
+            elif kind in ("FSTRING_END", "TSTRING_END"):
+                depth -= 1
+                if not depth:
+                    found.update(range(begins + 1, token.end[0] + 1))
+    except (tokenize.TokenError, SyntaxError):
+        return set(range(first + 1, last + 1))
+    return {first - 1 + line for line in found}
+
+
+def _is_pieced(node: ast.AST) -> bool:
+    """Whether it is a string with expressions in braces, which is made of pieces."""
+    return type(node).__name__ in ("JoinedStr", "TemplateStr")  # the second one is new in Python 3.14
 
 
 def _inside(code: CodeType) -> Iterator[CodeType]:

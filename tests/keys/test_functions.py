@@ -146,6 +146,17 @@ def test_a_frozen_kernel_is_remembered_until_something_changes(modules: Modules)
     assert len(seen) == len(changes)
 
 
+def test_an_attribute_that_takes_the_place_of_an_ignored_one_shows() -> None:
+    def kernel() -> None:
+        pass
+
+    kernel.__dict__["noise"] = 1
+    before = hash_function(kernel, ignore=["noise"])
+    del kernel.__dict__["noise"]
+    kernel.__dict__["tile"] = 2
+    assert hash_function(kernel, ignore=["noise"]) != before
+
+
 def test_a_closure_changed_since_the_last_call_shows() -> None:
     def outer() -> tuple[Callable[[int], int], Callable[[int], None]]:
         step = 1

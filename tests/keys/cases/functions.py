@@ -260,6 +260,46 @@ def kernel(a: list[int] | None, b: typing.Literal["x"], c: Callable[[int], T], d
     return a
 """
 
+JOINED = """
+def outer():
+    def kernel(x):
+        told = ("one"
+                "two" f"{x}"
+                f"{x + 1} it's"  # isn't it
+                '''three
+        four''' f'''{x
+        }
+        five''' "six"
+                "seven")
+        return told, b"eight" \\
+            b"nine"
+    return kernel
+kernel = outer()
+"""
+_INSIDE = ("        four", "        }", "        five")
+_MOVED = "\n".join(line if line.startswith(_INSIDE) else f"  {line}" for line in JOINED.strip("\n").split("\n"))
+CASES.append(
+    Case(
+        "joined strings: moved to the right",
+        "same",
+        {"main.py": JOINED},
+        "hash_function(kernel)",
+        "hash_function(kernel)",
+        {"main.py": f"if True:\n{_MOVED}\n"},
+    )
+)
+CASES += edits(
+    "joined strings",
+    "change",
+    JOINED,
+    r"""
+    "one" || "one "
+    \_four || four
+    \_five || five
+    "seven" || ""
+    b"nine" || b"ten"
+    """,
+)
 CASES += edits(
     "annotation",
     "change",
