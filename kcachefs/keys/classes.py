@@ -109,6 +109,10 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         names.difference_update(_DERIVED[mark])
     members = _special_members(cls)
     is_special = bool(members)
+    # Of what Python completes, only those with arguments: the others differ between versions.
+    generic = tuple(base for base in held.get("__orig_bases__", ()) if typing.get_origin(base) is not None)
+    if is_special and generic:
+        members.append(("generic bases", generic))
     if issubclass(cls, enum.Enum):
         names = {name for name in names - cls.__members__.keys() if not _is_enum_internal(name, held[name])}
     annotations = _annotations(cls)

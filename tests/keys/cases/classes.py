@@ -515,3 +515,36 @@ CASES: list[Case] = [
     *edits("enumeration kept", "same", ENUM, "Kernel.FAST || Kernel(1)", VALUE),
     *edits("named tuple kept", "same", NAMED, "Kernel(2) || Kernel(m=2, n=4)", VALUE),
 ]
+GENERIC = """
+import typing
+from dataclasses import dataclass
+import enum
+T = typing.TypeVar("T")
+class Base(typing.Generic[T]):
+    def width(self):
+        return typing.get_args(type(self).__orig_bases__[0])[0].__name__
+@dataclass
+class Kernel(Base[int]):
+    n: int = 1
+class Table(typing.NamedTuple, typing.Generic[T]):
+    n: T
+class Typed(typing.TypedDict, typing.Generic[T]):
+    n: T
+@dataclass
+class Plain(Base):
+    n: int = 1
+value = [Kernel(), Plain, Table[int](1), Typed]
+"""
+CASES += edits(
+    "generic base",
+    "change",
+    GENERIC,
+    """
+    Base[int] || Base[float]
+    Base[int] || Base
+    Plain(Base) || Plain(Base[int])
+    TypeVar("T") || TypeVar("T", bound=int)
+    """,
+    VALUE,
+)
+CASES += edits("generic base kept", "same", GENERIC, "import enum || import os, enum", VALUE)
