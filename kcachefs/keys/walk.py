@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.asking import PASSED_ON, unreadable
@@ -22,6 +22,10 @@ from kcachefs.keys.dependencies import MISSING, Dependencies
 from kcachefs.keys.encoding import digest, tagged, write
 
 _Outer = Mapping[int, bytes]
+# How often members may be walked again because they were met in another surrounding: without a limit, sets that refer
+# to each other in both directions would take for ever.
+_AGAIN_LIMIT = 10_000
+_SURROUNDINGS_LIMIT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,52 @@ class Kinds(Protocol):
         """Encode a node."""
 
 
+class _Known(NamedTuple):
+    """The digest of a member of an unordered container, and the surroundings in which it is right."""
+
+    digest: bytes
+    depth: int | None
+    """How many nodes there must be outside; None if that does not show."""
+    mentioned: dict[int, bytes]
+    """The nodes outside that it mentions, with the labels by which it does."""
+    own: frozenset[int]
+    """The nodes that must not be outside: it has them itself."""
+
+    def holds(self, outer: _Outer) -> bool:
+        if self.depth is not None and self.depth != len(outer):
+            return False
+        return all(outer.get(node) == label for node, label in self.mentioned.items()) and self.own.isdisjoint(outer)
+
+
+class _Memory:
+    """What is known of the members of unordered containers, during one walk with all that are inside it."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, bool], list[_Known]] = {}
+        self.alive: list[Any] = []
+        self._again = 0
+
+    def recall(self, value: Any, is_at_root: bool, outer: _Outer) -> _Known | None:
+        seen = self.known.get((id(value), is_at_root))
+        if seen is None:
+            return None
+        found = next((known for known in seen if known.holds(outer)), None)
+        if found is None:
+            self._again += 1
+            if self._again > _AGAIN_LIMIT:
+                raise Unkeyable(
+                    "sets of objects refer to each other in too many ways to be read; use lists, or give the class of "
+                    "their members a __kcachefs_key__ method"
+                )
+        return found
+
+    def learn(self, value: Any, is_at_root: bool, alive: list[Any], known: _Known | None) -> None:
+        self.alive += (value, alive)  # their numbers stay theirs
+        seen = self.known.setdefault((id(value), is_at_root), [])
+        if known is not None and len(seen) < _SURROUNDINGS_LIMIT:
+            seen.append(known)
+
+
 class Walk:
     """One walk over a graph."""
 
@@ -56,6 +106,7 @@ class Walk:
         outer: _Outer | None = None,
         dependencies: Dependencies | None = None,
         held: Mapping[int, int] | None = None,
+        memory: _Memory | None = None,
     ) -> None:
         self.rules = rules
         self.dependencies: Dependencies = dependencies or Dependencies(rules.home, rules.annotations)
@@ -66,6 +117,12 @@ class Walk:
         self._pending: deque[tuple[Any, tuple[str, ...]]] = deque()
         self._alive: list[Any] = []
         self._path = path
+        # What the digest depends on besides the root.
+        self._memory = memory or _Memory()
+        self._mentioned: dict[int, bytes] = {}
+        self._inner: set[int] = set()
+        self._shows_depth = False
+        self._has_parts = False
 
     def digest(self, kind: str, root: object) -> bytes:
         """The digest of `root` and of everything it refers to."""
@@ -98,13 +155,31 @@ class Walk:
         return _Members(self)
 
     def member(self, value: Any) -> bytes:
-        """A member of an unordered container: by the number it has already, or by a walk of its own."""
+        """A member of an unordered container: by the number it has already, or by a walk of its own.
+
+        Sets of objects that have sets in turn lead to one object in many ways. So the digest is used again where
+        nothing outside makes it another.
+        """
         if id(value) in self._numbers:
             return _number(self._numbers[id(value)])
         inner = {**self._outer, **{key: b"%d:%d" % (len(self._outer), n) for key, n in self._numbers.items()}}
-        # What the member was read from counts for the whole.
-        walk = Walk(self._kinds, self.rules, self._path, inner, self.dependencies, self._held)
-        return tagged(b"D", walk.digest("member", value))
+        known = self._memory.recall(value, self.is_at_root, inner)
+        if known is None:
+            # What the member was read from counts for the whole.
+            walk = Walk(self._kinds, self.rules, self._path, inner, self.dependencies, self._held, self._memory)
+            told = walk.digest("member", value)
+            depth = len(inner) if walk._shows_depth else None
+            known = _Known(told, depth, walk._mentioned, frozenset(walk._inner.union(walk._numbers)))
+            self._has_parts = self._has_parts or walk._has_parts
+            self._memory.learn(value, self.is_at_root, walk._alive, None if walk._has_parts else known)
+        self._inner |= known.own
+        for node, label in known.mentioned.items():
+            if node in self._outer:
+                self._mentioned[node] = label
+            else:  # a node of this walk, whose label tells how many there are outside
+                self._shows_depth = True
+        self._shows_depth = self._shows_depth or known.depth is not None
+        return tagged(b"D", known.digest)
 
     # --- for those that encode a kind --------------------------------------------------------------------------------
 
@@ -138,6 +213,7 @@ class Walk:
 
     def part(self, name: str, value: Any, out: list[bytes]) -> None:
         """A part of a node, already written by its content: notes if it is the same object as an earlier part."""
+        self._has_parts = True
         if id(value) in self._numbers or id(value) in self._outer:  # it is a node, and its number tells
             return
         first = self._held.setdefault(id(value), number := len(self._held))
@@ -146,6 +222,7 @@ class Walk:
 
     def _mention(self, value: Any, out: list[bytes]) -> None:
         if (known := self._outer.get(id(value))) is not None:
+            self._mentioned[id(value)] = known
             out.append(tagged(b"W", known))
             return
         number = self._numbers[id(value)] = len(self._numbers)

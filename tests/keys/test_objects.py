@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from kcachefs import Cache, cached
 from kcachefs.errors import Unkeyable
 from kcachefs.keys import hash_function, hash_value
 from tests.keys.modules import Modules, modules
+from tests.waiting import ending_soon
 
 __all__ = ["modules"]
 
@@ -207,3 +209,38 @@ if hasattr(torch.ops.mkl, "_mkl_linear"):
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+class Node:
+    """One operation of a graph."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.users: set[Node] = set()
+        self.inputs: set[Node] = set()
+
+
+def layers(count: int, width: int, last: int = 0, both_ways: bool = False) -> list[Node]:
+    """Layers of nodes of which each uses all of the next; the first layer."""
+    made = [[Node(width * layer + number) for number in range(width)] for layer in range(count)]
+    made[-1][-1].number += last
+    for one, other in itertools.pairwise(made):
+        for user in one:
+            user.users.update(other)
+        for node in other if both_ways else []:
+            node.inputs.update(one)
+    return made[0]
+
+
+def test_sets_that_lead_to_one_object_in_many_ways_are_read_soon() -> None:
+    with ending_soon():
+        key = hash_value(layers(40, 4))
+        assert key == hash_value(layers(40, 4)) != hash_value(layers(40, 4, last=1))
+        assert hash_value(dict.fromkeys(layers(40, 4), 1)) != key
+
+
+def test_sets_that_lead_back_and_forth_in_too_many_ways_are_refused_soon() -> None:
+    with ending_soon():
+        assert hash_value(layers(4, 2, both_ways=True)) != hash_value(layers(4, 2, last=1, both_ways=True))
+        with pytest.raises(Unkeyable, match="refer to each other in too many ways"):
+            hash_value(layers(12, 3, both_ways=True))

@@ -61,6 +61,14 @@ def made(n):
 def calls_overloaded(x): return helper(x)
 """
 
+EDITED = """
+import edited_module
+open(edited_module.__file__, "w").write("LEVEL = 2\\n")
+def imports_edited():
+    import edited_module
+    return edited_module.LEVEL
+"""
+
 UNSEEN = {
     "reads_environment": "os.environ['KCACHEFS_UNSEEN'] = '1'",
     "reads_file": "open('table.csv', 'w').write('2')",
@@ -110,6 +118,14 @@ CASES: list[Case] = [
             "pi, math.pi = math.pi, 3",
             "(hash_function(uses_library), setattr(math, 'pi', 3.141592653589793))[0]",
         )
+    ),
+    Case(
+        "unseen by imports_edited: what was imported is no longer in the file",
+        "same",
+        {"main.py": EDITED, "edited_module.py": "LEVEL = 2\n"},
+        "hash_function(imports_edited)",
+        "hash_function(imports_edited)",
+        {"edited_module.py": "LEVEL = 1\n"},
     ),
     *mutations(
         "unseen by calls_by_name",
