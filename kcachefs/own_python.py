@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import site
 import sys
 from collections.abc import Iterator, Mapping
@@ -34,6 +35,14 @@ would decode a name to a different one, or fail."""
 def command(module: str, *arguments: str) -> list[str]:
     """The command that runs `module`. Start it in DIRECTORY, with `environment`."""
     return [sys.executable, *_flags(), *_UTF8, "-m", module, *arguments]
+
+
+def notice_children() -> None:
+    """Have the kernel say how our children end, even if the program that started us ignores SIGCHLD (`trap '' CHLD`).
+
+    That would be inherited. Then a child leaves nothing to wait for, and Python takes every exit code for 0.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def restart_in_utf8() -> None:

@@ -119,6 +119,7 @@ def _root(
 def main() -> None:
     """The `kcachefs` command."""
     own_python.restart_in_utf8()
+    own_python.notice_children()
     if sys.argv[1:2] == ["--complete"]:
         _complete(sys.argv[2:])
         return

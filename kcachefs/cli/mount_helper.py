@@ -37,6 +37,7 @@ _OF_THE_KERNEL = {"user_id", "group_id", "default_permissions", "max_read", "blk
 
 def main() -> None:
     own_python.restart_in_utf8()
+    own_python.notice_children()
     try:
         _run(sys.argv[1:])
     except (KcachefsError, OSError) as error:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from kcachefs import own_python
 from kcachefs.daemon import logs
 from kcachefs.daemon.crash_loop import CrashLoop, StandbyPause
 from kcachefs.daemon.fleet_process import FleetProcess
@@ -380,6 +381,7 @@ class Supervisor:
 
 
 def main() -> None:
+    own_python.notice_children()
     config = msgspec.json.decode(sys.argv[1], type=MountConfig)
     ready_fd = int(sys.argv[2])
 

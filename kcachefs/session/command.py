@@ -14,6 +14,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from kcachefs import own_python
+
 _SI_KERNEL = 0x80
 _FORWARDED = (
     signal.SIGINT,
@@ -30,6 +32,7 @@ _FORWARDED = (
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command and return its wait status; raises OSError if it cannot be started."""
+    own_python.notice_children()  # while SIGCHLD is ignored, none comes
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
     try:
         defaults = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]

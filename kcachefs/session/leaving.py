@@ -187,6 +187,7 @@ def _stay(mountpoint: Path, program: int, share: int) -> None:
 
 
 def main() -> None:
+    own_python.notice_children()  # fusermount3 says whether the mount is busy
     with contextlib.suppress(MountError):  # somebody else has unmounted it
         _stay(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
 
