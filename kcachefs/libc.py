@@ -30,6 +30,7 @@ CAPABILITY_VERSION = 0x20080522
 """_LINUX_CAPABILITY_VERSION_3: capabilities as two 32-bit words each."""
 
 _AT_FDCWD = -100
+_AT_STATX_DONT_SYNC = 0x4000
 _STATX_MNT_ID, _STATX_MNT_ID_UNIQUE = 0x1000, 0x4000
 _STATX_BYTES, _STATX_MNT_ID_AT = 256, 0x90
 """The size of struct statx, and where stx_mnt_id is in it."""
@@ -81,11 +82,14 @@ def umount2(target: bytes, flags: int) -> None:
 
 
 def mount_id(path: bytes) -> int:
-    """Which mount a path is on. From Linux 6.8 on, no other mount ever gets that number; 0: the system does not say."""
+    """Which mount a path is on. From Linux 6.8 on, no other mount ever gets that number; 0: the system does not say.
+
+    The filesystem is not asked: it may be ours, while nobody serves it.
+    """
     found = ctypes.create_string_buffer(_STATX_BYTES)
     if _statx is None:
         return 0
-    if _statx(_AT_FDCWD, path, 0, _STATX_MNT_ID | _STATX_MNT_ID_UNIQUE, found) != 0:
+    if _statx(_AT_FDCWD, path, _AT_STATX_DONT_SYNC, _STATX_MNT_ID | _STATX_MNT_ID_UNIQUE, found) != 0:
         raise failure()
     return int.from_bytes(found.raw[_STATX_MNT_ID_AT : _STATX_MNT_ID_AT + 8], sys.byteorder)
 

@@ -134,6 +134,13 @@ class OwnRecord:
         self._told_no_socket = False
         return made
 
+    def is_replaced(self) -> bool:
+        """Whether a later mount at the same place has its record there."""
+        try:
+            return self._is_taken(registry.state_path(self.state.mountpoint))
+        except (KcachefsError, OSError):
+            return False
+
     def end(self) -> None:
         """The mount is gone. If it failed, `kcachefs umount` reads why, and removes the record."""
         if self.state.failure:

@@ -25,6 +25,7 @@ from kcachefs.daemon import logs
 from kcachefs.daemon.crash_loop import CrashLoop, StandbyPause
 from kcachefs.daemon.fleet_process import FleetProcess
 from kcachefs.daemon.header_guard import HeaderGuard
+from kcachefs.daemon.own_mount import OwnMount
 from kcachefs.daemon.own_record import OwnRecord
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.daemon.service_manager import notify
@@ -55,7 +56,6 @@ class Supervisor:
         self._config = config
         self._mountpoint = Path(config.mountpoint)
         self._device = self._request_buffer = -1
-        self._device_number = ""
         self._header_guard: HeaderGuard | None = None
         self._fleet = FleetProcess(config, config.fleet) if config.fleet is not None else None
         self._started_workers = StartedWorkers()
@@ -75,6 +75,7 @@ class Supervisor:
         self._standby_pause = StandbyPause()
         self._record = OwnRecord(config)
         self._state = self._record.state
+        self._mount = OwnMount(self._mountpoint, self._record.is_replaced)
 
     def run(self, ready: Callable[[Refusal | None], None], *, foreground: bool = False) -> int:
         """Mount, serve, and return the exit code.
@@ -108,8 +109,7 @@ class Supervisor:
 
     def _start_helpers(self, start_metrics: Callable[[], None] | None) -> Refusal | None:
         try:
-            mounted = mounting.mounted_at(self._mountpoint)
-            self._device_number = mounted.device if mounted is not None else "gone already"
+            self._mount.note()
             self._header_guard = HeaderGuard(self._config.mountpoint)
             if start_metrics is not None:
                 start_metrics()
@@ -221,8 +221,7 @@ class Supervisor:
         self._record.renew()
         if self._stopping or not self._record.lost_socket():
             return
-        found = mounting.mounted_at(self._mountpoint)
-        if found is not None and found.device == self._device_number:  # else a later mount makes its own now
+        if self._mount.is_there:  # else a later mount makes its own now
             bound = self._record.make_socket()
             if bound is not None:
                 with bound:
@@ -341,11 +340,8 @@ class Supervisor:
         self._finish()
 
     def _unmount(self, *, lazy: bool = False) -> None:
-        """Unmount, if the mount there is still ours: after `kcachefs umount` another may be there."""
-        found = mounting.mounted_at(self._mountpoint)
-        is_new = self._device >= 0 and not self._device_number  # mounted, and not looked at yet
-        if found is not None and (is_new or found.device == self._device_number):
-            mounting.unmount(self._mountpoint, lazy=lazy)
+        if self._device >= 0:  # else what is there was there before
+            self._mount.unmount(lazy=lazy)
 
     def _finish(self) -> None:
         """Tell the worker to finish, once; if the kernel has dropped the mount, the worker knows."""

@@ -1,0 +1,51 @@
+"""The supervisor's own mount, told from a later one at the same place.
+
+After `kcachefs umount` another supervisor may mount there while this one still ends. The numbers that /proc shows of a
+mount and its device are given out again at once, so the later mount usually has them. From Linux 6.8 on, a mount also
+has a number that no other mount ever gets. Before that, the record of the later mount has to tell.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from kcachefs import libc
+from kcachefs.engines import mounting
+
+_FIRST_UNIQUE = 1 << 31
+"""Mounts have unique numbers from here on, and those that are given out again are lower."""
+
+
+class OwnMount:
+    """What is mounted at the mountpoint, as long as that is ours."""
+
+    def __init__(self, mountpoint: Path, is_replaced: Callable[[], bool]) -> None:
+        """`is_replaced`: whether a later supervisor has the record of the mountpoint."""
+        self._mountpoint = mountpoint
+        self._is_replaced = is_replaced
+        self._identity: tuple[str, int] | None = None
+
+    def note(self) -> None:
+        """Remember the mount that is there, which was made just now."""
+        self._identity = self._look() or ("gone already", 0)
+
+    @property
+    def is_there(self) -> bool:
+        found = self._look()
+        if found is None or (self._identity is not None and found != self._identity):
+            return False
+        return found[1] >= _FIRST_UNIQUE or not self._is_replaced()
+
+    def unmount(self, *, lazy: bool = False) -> None:
+        if self.is_there:
+            mounting.unmount(self._mountpoint, lazy=lazy)
+
+    def _look(self) -> tuple[str, int] | None:
+        try:
+            number = libc.mount_id(os.fsencode(self._mountpoint))
+        except OSError:  # somebody else's mount, or no folder any more
+            return None
+        found = mounting.mounted_at(self._mountpoint)
+        return (found.device, number) if found is not None else None
