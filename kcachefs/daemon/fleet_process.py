@@ -17,7 +17,7 @@ import msgspec
 
 from kcachefs import own_python
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.worker_protocol import REPLACED
+from kcachefs.daemon.worker_protocol import REPLACED, Refusal
 from kcachefs.fleet.agent_protocol import HUNG
 from kcachefs.fleet.options import FleetOptions
 
@@ -45,6 +45,7 @@ class FleetProcess:
             "log_format": config.log_format,
             "log_level": config.log_level,
         }
+        self._mountpoint = config.mountpoint
         self._config = msgspec.json.encode(told).decode()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -54,15 +55,22 @@ class FleetProcess:
         """Leads to the worker that serves now."""
         self._ending = threading.Event()
 
-    def start(self) -> None:
-        threading.Thread(target=self._keep, name="kcachefs-agent", daemon=True).start()
+    def start(self) -> Refusal | None:
+        try:
+            threading.Thread(target=self._keep, name="kcachefs-agent", daemon=True).start()
+        except RuntimeError as error:
+            return Refusal(4, f"{self._mountpoint}: {error}; raise the limit of processes")
+        return None
+
+    def heed(self, worker: socket.socket) -> None:
+        """Listen to a worker that is about to serve. Raises RuntimeError if there is no thread left."""
+        threading.Thread(target=self._heed, args=(worker,), name="kcachefs-hung", daemon=True).start()
 
     def connect(self, worker: socket.socket) -> None:
         """Another worker serves now."""
         with self._lock:
             self._worker = worker
             self._introduce()
-        threading.Thread(target=self._heed, args=(worker,), name="kcachefs-hung", daemon=True).start()
 
     def _heed(self, worker: socket.socket) -> None:
         """Replace an agent that hangs, when its worker says so; until that worker is gone."""

@@ -149,6 +149,8 @@ class Supervisor:
         refusal = self._start_helpers(start_metrics)
         if refusal is None and not self._stopping:
             refusal = self._begin(self._start(), resumed=False)
+        if refusal is None and self._fleet is not None and self._worker is not None:
+            refusal = self._fleet.start()
         if self._stopping and refusal is None:
             refusal = Refusal(4, f"{self._config.mountpoint}: stopped before it was mounted")
         if refusal is not None:
@@ -157,8 +159,6 @@ class Supervisor:
         mounting.set_readahead(self._mountpoint, READAHEAD_KILOBYTES)
         log.info("mounted %s at %s, worker %d", self._config.store, self._config.mountpoint, self._state.worker_pid)
         ready(None)
-        if self._fleet is not None:
-            self._fleet.start()
         while True:
             code = self._watch()
             if code in (GONE, REFUSED):  # REFUSED: a worker of an older version
@@ -245,7 +245,8 @@ class Supervisor:
             return Refusal(4, f"{self._config.mountpoint}: no worker process can be started")
         self._record.make_way()
         state = self._state
-        refusal = worker.begin(Beginning(resumed, state.started, state.restarts, state.reloads))
+        heed = self._fleet.heed if self._fleet is not None else None
+        refusal = worker.begin(Beginning(resumed, state.started, state.restarts, state.reloads), heed)
         if refusal is None:
             self._worker = worker
             if self._fleet is not None:

@@ -18,7 +18,16 @@ import msgspec
 from kcachefs import own_python
 from kcachefs.daemon import notification_relay
 from kcachefs.daemon.registry import MountConfig
-from kcachefs.daemon.worker_protocol import CONTROL, GONE, READY, START_SECONDS, WARM, Beginning, Refusal
+from kcachefs.daemon.worker_protocol import (
+    CONTROL,
+    GONE,
+    LAST_CHANCE_SECONDS,
+    READY,
+    START_SECONDS,
+    WARM,
+    Beginning,
+    Refusal,
+)
 
 _SECRETS = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "MSI_", "SERVICE_ACCOUNT")
 """Prefixes of the environment variables in which a bucket's credentials are looked for."""
@@ -104,12 +113,18 @@ class WorkerProcess:
         silent = Refusal(4, f"{self._mountpoint}: the worker ended before it could serve{where}")
         return Refusal.from_line(self._first_line, default=silent)
 
-    def begin(self, beginning: Beginning) -> Refusal | None:
-        """Tell it to serve and wait until it does; returns a refusal if it cannot."""
+    def begin(self, beginning: Beginning, heed: Callable[[socket.socket], None] | None = None) -> Refusal | None:
+        """Tell it to serve and wait until it does; returns a refusal if it cannot. `heed` listens to its `agents`."""
         if not self.wait_until_warm():
             return self.refusal
-        notification_relay.start(self._notifications, self._device)
-        self._relay_started = True
+        try:
+            notification_relay.start(self._notifications, self._device)
+            self._relay_started = True
+            if heed is not None:
+                heed(self.agents)
+        except RuntimeError as error:  # there is no thread left now; a later worker may find one
+            self.signal(signal.SIGKILL)
+            return Refusal(4, f"{self._mountpoint}: {error}; raise the limit of processes")
         with contextlib.suppress(OSError):
             self._socket.sendall(beginning.to_line())
         line = self._read_line()
@@ -145,7 +160,11 @@ class WorkerProcess:
             poll.register(newcomer._socket.fileno(), select.POLLIN)
             late = newcomer._started + START_SECONDS
         remaining = min(silent, late) - time.monotonic()
-        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, remaining) * 1000)}
+        found = poll.poll(max(0.0, remaining) * 1000)
+        if not found and silent <= late:
+            # Whatever stopped us may have stopped the worker (SIGSTOP, a frozen container): it goes on only now.
+            found = poll.poll(LAST_CHANCE_SECONDS * 1000)
+        ready = {descriptor for descriptor, _ in found}
         if self._pidfd in ready:
             return WorkerEvent.EXITED
         if wakeup in ready:

@@ -38,6 +38,8 @@ HEARTBEAT = b".\n"
 START_SECONDS = 120.0
 """How long a worker may take to start, or to open its store, before it counts as hung."""
 HEARTBEAT_SECONDS = 1.0
+LAST_CHANCE_SECONDS = 2.0
+"""How long the supervisor looks once more for a heartbeat that is overdue, before the worker counts as silent."""
 FIRST_HEARTBEAT_SECONDS = 0.25
 """When the first heartbeat is due: a worker that dies before it counts as one that cannot serve at all."""
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,9 +28,11 @@ from kcachefs.engines import mounting
 from kcachefs.mounts import reports
 from kcachefs.store import Store
 from kcachefs.store.records import FORMAT
-from tests import command_server
+from tests import command_server, forked_daemons
+from tests.cli.scene import runs
 from tests.daemon import kills
 from tests.engines.mounting import Mount, delete_in_use, kill, temporary_folder
+from tests.pids import limited
 from tests.waiting import PATIENCE, until, until_gone
 
 pytestmark = pytest.mark.mount
@@ -121,6 +124,44 @@ def test_a_worker_that_hangs_is_replaced(base: Path) -> None:
         assert (mount.mountpoint / "triton" / "file").read_bytes() == b"content"
         now = kills.wait_for_another(mount, hung)
         assert (now.restarts, now.last_exit) == (1, "no heartbeat for 1 s")
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_a_worker_that_was_stopped_together_with_its_supervisor_serves_on(base: Path, engine: str) -> None:
+    with Mount(base / "mount", base / "store", engine, "--hang-timeout", "1") as mount:
+        stopped = mount.daemon()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        registry.state_path(str(mount.mountpoint)).unlink()
+        began = time.monotonic()
+        until(lambda: time.monotonic() > began + 2)  # it may be longer: the time to wait for a heartbeat is over
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        # Written again at the next heartbeat, which comes after whatever the supervisor made of the silence.
+        until(lambda: registry.read(str(mount.mountpoint)) or not runs(stopped[0]))
+        assert state(mount).restarts == 0
+        assert state(mount).supervisor_pid == stopped[0]
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_supervisor_that_may_start_no_thread_tries_again_until_it_may(base: Path) -> None:
+    with (
+        forked_daemons.constants({"kcachefs.daemon.supervisor.STANDBY_SECONDS": 0.0}),
+        Mount(base / "mount", base / "store", "direct") as mount,
+    ):
+        supervisor, worker = mount.daemon()
+        log = Path(state(mount).log)
+        until(lambda: len(workers(supervisor)) == 2)
+        with limited(supervisor) as limit:
+            limit.set(limit.count - 1)  # the thread that relays for the worker goes with it
+            kill(worker)
+            until(lambda: "could not take over, trying another: " in log.read_text())
+            limit.lift()
+            os.statvfs(mount.mountpoint)
+        assert "can't start new thread" in log.read_text()
+        now = kills.wait_for_another(mount, worker)
+        assert (now.supervisor_pid, now.restarts) == (supervisor, 1)
 
 
 @pytest.mark.usefixtures("forked")

@@ -23,8 +23,10 @@ from tests.engines.callers import OTHER, in_child
 from tests.engines.mounting import Mount, kill
 from tests.fleet.caches import key
 from tests.fleet.mounts import Fleet, agent_of, fleet_of, log_of, wait_for_index
+from tests.forked_daemons import constants
 from tests.frameworks.commands import kcachefs
 from tests.frameworks.conftest import ENGINES
+from tests.pids import limited
 from tests.waiting import PATIENCE, until, until_gone
 
 pytestmark = pytest.mark.mount
@@ -285,6 +287,27 @@ def test_others_read_what_arrives_and_cannot_change_it(fleet: Fleet, options: tu
             assert written_by_another(path) in ("EACCES", "EPERM", "EROFS")
         beside = two.mountpoint / "inductor" / "ab" / "cnew.py"
         assert written_by_another(beside) == ("written" if options[1] != "read-only" else "EROFS")
+
+
+def test_a_supervisor_that_may_start_no_thread_to_hear_of_the_agent_tries_again(empty_fleet: Fleet) -> None:
+    with constants({"kcachefs.daemon.supervisor.STANDBY_SECONDS": 0.0}), empty_fleet.node("one") as node:
+        supervisor, worker = node.daemon()
+        until(lambda: fleet_of(node)["state"] != "offline")
+        until(lambda: len(re.findall(r"daemon\.worker", children_of(supervisor))) == 2)
+        with limited(supervisor) as limit:
+            limit.set(limit.count - 1)  # two threads end with the worker, and the one that relays begins again
+            kill(worker)
+            until(lambda: "could not take over, trying another: " in log_of(node))
+            limit.lift()
+            os.statvfs(node.mountpoint)
+        until(lambda: node.daemon()[1] != worker)
+        assert node.daemon()[0] == supervisor
+
+
+def children_of(pid: int) -> str:
+    """The command lines of its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return "".join(Path(f"/proc/{one}/cmdline").read_text() for one in children if Path(f"/proc/{one}").exists())
 
 
 def test_options_that_make_no_sense_together_are_refused(fleet: Fleet) -> None:
