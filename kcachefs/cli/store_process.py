@@ -142,8 +142,10 @@ def _serve(connection: socket.socket, store: Path, stack: ExitStack) -> None:
     from kcachefs.core.insight import Insight
 
     insight = None
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
     while True:
-        if insight is not None and not select.select([connection], [], [], _IDLE_SECONDS)[0]:
+        if insight is not None and not waiting.poll(_IDLE_SECONDS * 1000):
             stack.close()  # what was found is being printed, and somebody may want to mount it meanwhile
             insight = None
         if (raw := _receive(connection)) is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import struct
@@ -108,6 +109,16 @@ def opened(numbers: Callable[[], tuple[int, ...]]) -> Iterator[list[int]]:
         # Asked again: before it was opened, a process could end and its number go to another.
         still = numbers() if processes else ()
         yield [process for pid, process in processes.items() if pid in still]
+
+
+def ended(process: int, seconds: float | None = None) -> bool:
+    """Wait until the process of a descriptor has ended, or for so long; returns whether it has.
+
+    By poll: select fails with descriptors from 1024 on, and we may be in a program that has many files open.
+    """
+    poll = select.poll()
+    poll.register(process, select.POLLIN)  # a pidfd becomes readable when its process has ended
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def send(process: int, number: signal.Signals) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import shlex
 import signal
 import time
@@ -52,7 +50,7 @@ def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> Non
             for process in daemon:
                 serving.send(process, signal.SIGTERM)
             for process in daemon:
-                select.select([process], [], [])  # a pidfd becomes readable when its process has ended
+                serving.ended(process)
     if daemon and not lazy and state is not None:
         _raise_failure(state)
 
@@ -83,12 +81,17 @@ def _why_not_here(mountpoint: Path) -> str:
 
 def _take_away(found: Mounted, *, lazy: bool, patient: bool) -> None:
     mountpoint, begun = Path(found.mountpoint), time.monotonic()
-    if not patient:
-        return mounting.unmount(mountpoint, lazy=lazy)
     deadline = begun + PASSING_SECONDS
     while True:
-        with contextlib.suppress(MountBusy):
+        try:
             return mounting.unmount(mountpoint, lazy=lazy)
+        except MountBusy:
+            if not patient:
+                raise
+        except MountError:
+            if mounting.mounted_at(mountpoint) != found:
+                return None  # somebody else has unmounted it at this moment, and the daemon is still to be waited for
+            raise
         now = time.monotonic()
         if now > deadline:
             users = [*_bound_elsewhere(found), *mounting.users_of(mountpoint)]

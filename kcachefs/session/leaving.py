@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import select
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from kcachefs import config, filelock, own_python, session
-from kcachefs.daemon import registry
+from kcachefs.daemon import registry, serving
 from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy, MountError
 from kcachefs.mounts.ending import unmount
@@ -169,7 +168,7 @@ def _leave_another_behind(mountpoint: Path) -> bool:
 
 
 def _stay(mountpoint: Path, program: int, share: int) -> None:
-    select.select([program], [], [])  # a pidfd becomes readable when its process has ended
+    serving.ended(program)
     turn, waiting = SessionLock(mountpoint, ".turn"), open_lock(mountpoint, ".waiting")
     pause = FIRST_PAUSE
     while True:

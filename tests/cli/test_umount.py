@@ -125,6 +125,21 @@ def test_whoever_only_looks_at_it_is_not_in_the_way(scene: Scene, monkeypatch: p
     assert scene.is_over()
 
 
+def test_of_two_at_once_both_wait_for_the_daemon(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    (scene.mount() / "file").write_bytes(os.urandom(1 << 20))
+
+    def unmount(mountpoint: Path, *, lazy: bool = False) -> None:
+        take_away(mountpoint, lazy=lazy)  # as the other does at this moment
+        take_away(mountpoint, lazy=lazy)
+
+    take_away = mounting.unmount
+    monkeypatch.setattr(mounting, "unmount", unmount)
+    monkeypatch.setenv("KCACHEFS_RUNTIME_DIR", scene.environment["KCACHEFS_RUNTIME_DIR"])
+    monkeypatch.chdir(scene.folder)  # which it changes
+    ending.unmount(scene.mountpoint)
+    assert scene.is_over()
+
+
 def test_a_mount_inside_is_named(scene: Scene) -> None:
     folder = scene.mount()
     (folder / "inner").mkdir()

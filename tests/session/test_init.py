@@ -204,6 +204,21 @@ print(where)
     until(lambda: not registered(where))
 
 
+@pytest.mark.parametrize("use", ["", "held = open(where / 'triton' / 'held', 'w')"], ids=["idle", "busy"])
+def test_a_program_with_more_than_a_thousand_files_open_unmounts(base: Path, use: str) -> None:
+    script = f"""
+import kcachefs, os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))
+opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+where = kcachefs.init(mount=True, store={str(base / "store")!r})
+{use}
+print(where)
+"""
+    where = python(script).strip()
+    assert use or not registered(where)
+    until(lambda: not registered(where))
+
+
 LINGERS = """
 import atexit, kcachefs, sys, threading
 may_write, wrote = threading.Event(), threading.Event()
