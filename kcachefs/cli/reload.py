@@ -53,27 +53,38 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
         raise MountError(f"{mountpoint}: the {before.engine} engine cannot hand over; unmount and mount again")
     if not before.supervised:
         raise MountError(f"{mountpoint}: its supervisor is dead; unmount and mount again")
-    former, restarts = before.processes()[1], before.restarts
+    former = before.processes()[1]
     with serving.opened(lambda: before.processes()[:1]) as supervisor:
         if not supervisor:
             raise MountError(f"{mountpoint}: is served in another PID namespace; reload it there")
         serving.send(supervisor[0], signal.SIGUSR2)
+        return before, _when_handed_over(before, former, supervisor[0])
+
+
+def _when_handed_over(before: MountState, former: int, supervisor: int) -> MountState:
+    """The mount's state once another worker serves; raises DaemonError if that does not happen."""
+    from kcachefs.daemon import registry, serving
+
+    mountpoint, restarts = before.mountpoint, before.restarts
     until = unwritten_until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
+        is_over = serving.ended(supervisor, 0.02)  # asked first: what it wrote last counts
         now = registry.read(mountpoint)
         if now is None:
             raise DaemonError(f"{mountpoint}: was unmounted in the meantime; see {before.log}")
         if now.reloads > before.reloads:
-            return before, now
+            return now
         worker = now.processes()[1]
         if now.restarts > restarts:  # the old worker died: its replacement is not the new one
             former, restarts = worker, now.restarts
         if worker in (0, former):
             unwritten_until = time.monotonic() + UNWRITTEN_SECONDS
         elif time.monotonic() > unwritten_until:
-            return before, msgspec.structs.replace(now, worker_pid=worker, version="")
+            return msgspec.structs.replace(now, worker_pid=worker, version="")
         if now.reloads_failed > before.reloads_failed:
             why = f": {now.reload_refusal}" if now.reload_refusal else f"; see {now.log}"
             raise DaemonError(f"{mountpoint}: the new worker did not start, the old one keeps serving{why}")
-        time.sleep(0.02)
+        if is_over:
+            why = now.failure or "its supervisor died before another worker took over; unmount and mount again"
+            raise DaemonError(f"{mountpoint}: {why}")
     raise DaemonError(f"{mountpoint}: no new worker took over within {PATIENCE_SECONDS:.0f} s; see {before.log}")

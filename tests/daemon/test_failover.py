@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import kcachefs
-from kcachefs.cli.reload import UNWRITTEN_SECONDS
+from kcachefs.cli.reload import PATIENCE_SECONDS, UNWRITTEN_SECONDS
 from kcachefs.core.report import Statistics
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
@@ -478,6 +478,18 @@ def test_a_mount_can_be_ended_while_slow_code_is_loaded(base: Path, slow: Callab
             assert command.wait(PATIENCE) == 4
             assert command.stderr is not None
             assert "was unmounted in the meantime" in command.stderr.read()
+
+
+def test_a_reload_whose_supervisor_dies_says_so_at_once(base: Path, slow: Callable[[], None]) -> None:
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        slow()
+        with reloading(mount, base) as command:
+            kill(state(mount).supervisor_pid)
+            assert command.wait(PATIENCE_SECONDS / 2) == 4
+            assert command.stderr is not None
+            told = command.stderr.read()
+        assert f"{mount.mountpoint}: its supervisor died before another worker took over; unmount and mount" in told
+        assert told.count("\n") == 1
 
 
 def test_a_reload_of_what_is_not_mounted_is_one_line(base: Path) -> None:
