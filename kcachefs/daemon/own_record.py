@@ -46,6 +46,7 @@ class OwnRecord:
             policy=config.sharing.policy,
             locked=True,
             namespace=pid_namespace.current(),
+            temporary=config.temporary,
             supervisor_ticks=serving.identify(os.getpid()).started,
         )
         self._file = -1

@@ -49,6 +49,8 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     fleet: FleetOptions | None = None
     bytecode: str = "auto"
     """Whether commands keep Python's bytecode in the mount: auto, on or off."""
+    temporary: bool = False
+    """It ends with the last session that uses it: see `kcachefs.session`."""
     origins: dict[str, str] = {}
     """Where the value of each option comes from, as `kcachefs config` shows it."""
 
@@ -87,6 +89,8 @@ class MountState(msgspec.Struct, kw_only=True):
     """The same for the worker."""
     failure: str = ""
     """Why the mount ended before everything was written; empty while it is served."""
+    temporary: bool = False
+    """It ends with the last session that uses it."""
 
     @property
     def uptime_s(self) -> float:

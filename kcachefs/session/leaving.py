@@ -29,17 +29,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 """Seconds between two attempts to unmount what is in use."""
 
 
-def marker_of(mountpoint: Path) -> Path:
-    """The file that marks a mount as temporary; it holds the pid of the supervisor that serves it."""
-    return registry.state_path(str(mountpoint)).with_suffix(".transient")
-
-
 def is_temporary(mountpoint: Path) -> bool:
+    """Whether the mount there was made for a session, by what its supervisor wrote down before it answered."""
     state = registry.read(str(mountpoint))
-    try:
-        return state is not None and int(marker_of(mountpoint).read_text()) == state.supervisor_pid
-    except (OSError, ValueError):
-        return False
+    return state is not None and state.temporary
 
 
 def open_lock(mountpoint: Path, suffix: str) -> int:
@@ -48,7 +41,7 @@ def open_lock(mountpoint: Path, suffix: str) -> int:
 
 
 def lock_path(mountpoint: Path, suffix: str) -> Path:
-    return marker_of(mountpoint).with_suffix(suffix)
+    return registry.state_path(str(mountpoint)).with_suffix(suffix)
 
 
 class SessionLock:
@@ -124,7 +117,7 @@ def _is_done(mountpoint: Path, *, patient: bool = False, lazy: bool = False) -> 
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if is_temporary(mountpoint):
             unmount(mountpoint, patient=patient, lazy=lazy)
-        for suffix in (".transient", ".waiting", ".users", ".turn"):
+        for suffix in (".waiting", ".users", ".turn"):
             lock_path(mountpoint, suffix).unlink(missing_ok=True)
     except BlockingIOError:
         return True  # the last of the others unmounts

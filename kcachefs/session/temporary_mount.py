@@ -10,8 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+
+import msgspec
 
 from kcachefs import config
 from kcachefs.daemon import registry
@@ -73,17 +75,19 @@ def _store_of(running: Path | None) -> Path | None:
 def _in_use(settings: registry.MountConfig) -> Iterator[None]:
     mountpoint = Path(settings.mountpoint)
     turn, users = leaving.SessionLock(mountpoint, ".turn"), leaving.SessionLock(mountpoint, ".users")
+    process, has_begun = os.getpid(), False
     try:
-        with turn.held():
-            if not answers(mountpoint):
-                _make(settings)
-            users.share()
-        process = os.getpid()
         try:
+            with turn.held():
+                if not answers(mountpoint):
+                    _make(settings)
+                users.share()
+            has_begun = True
             yield
         finally:
+            # Also if it never began: Ctrl-C may have come just when the mount was there.
             if os.getpid() == process:  # a fork shares the locks, and would drop those of its parent
-                with turn.held():
+                with nullcontext() if has_begun else suppress(MountError), turn.held():
                     leaving.leave(users, mountpoint)
     finally:
         users.close()
@@ -91,9 +95,6 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
 
 
 def _make(settings: registry.MountConfig) -> None:
-    if complaint := serve_in_background(settings):
+    if complaint := serve_in_background(msgspec.structs.replace(settings, temporary=True)):
         with suppress(OSError):  # nobody may be able to read it, which is no reason to fail
             print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)
-    state = registry.read(settings.mountpoint)
-    if state is not None:
-        leaving.marker_of(Path(settings.mountpoint)).write_text(str(state.supervisor_pid))

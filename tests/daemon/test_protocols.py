@@ -166,7 +166,9 @@ def test_the_state_file_has_the_fields_of_the_page(mount: Mount) -> None:
         for one in json.loads(subprocess.check_output(status))["mounts"]
         if one["mountpoint"] == str(mount.mountpoint)
     ]
-    told_by_no_command = {"reload_refusal", "locked", "namespace", "supervisor_ticks", "worker_ticks", "failure"}
+    told_by_no_command = {
+        *("reload_refusal", "locked", "namespace", "supervisor_ticks", "worker_ticks", "failure", "temporary")
+    }
     assert set(shown) == set(first_column("State")) - {"started", "reloads_failed", *told_by_no_command} | {
         *("uptime_s", "state", "used_bytes", "max_bytes", "bytes_saved", "fleet")
     }

@@ -219,6 +219,33 @@ print(where)
     until(lambda: not registered(where))
 
 
+@pytest.mark.parametrize("moment", ["serve_in_background", "SessionLock.share"])
+def test_an_interrupt_just_when_the_mount_is_there_leaves_none(base: Path, moment: str) -> None:
+    where = base / "mount"
+    script = f"""
+import kcachefs, os, signal
+from kcachefs.session import temporary_mount
+from kcachefs.session.leaving import SessionLock
+def interrupted(function):
+    def call(*arguments):
+        function(*arguments)
+        assert os.path.ismount({str(where)!r})
+        signal.raise_signal(signal.SIGINT)
+    return call
+if {moment!r} == "serve_in_background":
+    temporary_mount.serve_in_background = interrupted(temporary_mount.serve_in_background)
+else:
+    SessionLock.share = interrupted(SessionLock.share)
+try:
+    kcachefs.init({str(where)!r}, mount=True, store={str(base / "store")!r})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    assert python(script).strip() == "interrupted"
+    assert not registered(str(where))
+    assert not list(registry.directory().glob(f"{registry.name_of(str(where))}*"))
+
+
 LINGERS = """
 import atexit, kcachefs, sys, threading
 may_write, wrote = threading.Event(), threading.Event()

@@ -266,7 +266,7 @@ def test_the_locks_of_a_mount_in_use_never_look_like_leftovers(base: Path) -> No
     with Process("run", "--store", base / "s", "--", "sh", "-c", script, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         record = registry.state_path(process.stdout.readline().strip())
-        files = [record.with_suffix(suffix) for suffix in (".users", ".turn", ".transient", ".sock", ".json")]
+        files = [record.with_suffix(suffix) for suffix in (".users", ".turn", ".sock", ".json")]
         for file in files:
             os.utime(file, (0, 0))
         until(lambda: all(file.stat().st_mtime > 0 and file.stat().st_atime > 0 for file in files))
