@@ -129,29 +129,55 @@ def refuse_store_in_use(store: str) -> None:
 
 @contextlib.contextmanager
 def created_directory(directory: Path, *, shared: bool = False) -> Iterator[None]:
-    """Create the directory and its parents where they are missing; remove them again if the scope fails.
+    """Create the directory and its parents where they are missing; remove them again if that or the scope fails.
 
     Whatever the umask, others reach one that is `shared`; its parents they can pass through and not list.
     """
-    missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
+    made: list[Path] = []
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for folder in missing if shared else ():
-            more = 0o055 if folder == directory else 0o011
-            folder.chmod(stat.S_IMODE(folder.stat().st_mode) | more)
-    except PermissionError as error:
-        raise MountDenied(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
-    except (FileExistsError, NotADirectoryError):
-        raise MountError(f"{directory}: is a file, or leads through one; choose a directory") from None
-    except OSError as error:
-        raise MountError(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
-    try:
+        try:
+            _create(directory, shared, made)
+        except PermissionError as error:
+            raise MountDenied(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
+        except NotADirectoryError:
+            raise MountError(f"{directory}: is a file, or leads through one; choose a directory") from None
+        except OSError as error:
+            raise MountError(f"{directory}: cannot be created: {error.strerror}; choose another directory") from None
         yield
     except BaseException:
-        for folder in missing:
+        for folder in reversed(made):
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise
+
+
+def _create(directory: Path, shared: bool, made: list[Path]) -> None:
+    """Create what is missing of the path, and note in `made` what was not there.
+
+    Step by step from descriptor to descriptor: somebody who may write to a folder on the way could put a link in place
+    of what we make there, and have root change the mode of what it leads to.
+    """
+    missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
+    there = missing[-1].parent if missing else directory
+    if os.path.islink(there) and not os.path.exists(there):
+        raise NotADirectoryError
+    here = os.open(there, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in reversed(missing):
+            try:
+                os.mkdir(folder.name, dir_fd=here)
+                made.append(folder)
+            except FileExistsError:
+                pass  # somebody else has just made it: a folder is as good as ours, but its mode is their affair
+            flags = os.O_RDONLY if folder in made else os.O_PATH
+            opened = os.open(folder.name, flags | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = opened
+            if shared and folder in made:
+                more = 0o055 if folder == directory else 0o011
+                os.fchmod(here, stat.S_IMODE(os.fstat(here).st_mode) | more)
+    finally:
+        os.close(here)
 
 
 def refuse_non_empty(directory: Path) -> None:

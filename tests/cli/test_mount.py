@@ -6,12 +6,14 @@ import errno
 import os
 import pty
 import resource
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from kcachefs.errors import MountError
 from kcachefs.mounts.places import REMEMBERED
 from tests.cli.scene import KCACHEFS, Scene, holding, kill_and_wait
 from tests.disks import ext4
@@ -185,6 +187,49 @@ def test_a_directory_of_someone_else_is_refused_to_a_user_without_rights(scene: 
     in_child(attempt, OTHER)
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("name", ["folder", "folder/mount"])
+def test_a_link_that_somebody_puts_in_the_way_of_a_new_directory_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, moment: str
+) -> None:
+    """Root mounts below a folder that everybody may write to."""
+    from kcachefs.mounts.making import created_directory
+
+    wanted, target, secret = tmp_path / "folder" / "mount", tmp_path / name, tmp_path / "secret"
+    secret.mkdir(mode=0o700)
+    mkdir = os.mkdir
+
+    def raced(path: str, *arguments: int, dir_fd: int | None = None) -> None:
+        is_target = Path(path).name == target.name
+        if is_target and moment == "before":
+            target.symlink_to(secret)
+        mkdir(path, *arguments, dir_fd=dir_fd)
+        if is_target and moment == "after":
+            target.rename(tmp_path / "away")
+            target.symlink_to(secret)
+
+    monkeypatch.setattr(os, "mkdir", raced)
+    with pytest.raises(MountError, match="choose a directory"), created_directory(wanted, shared=True):
+        pass
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o700
+    assert list(secret.iterdir()) == []
+
+
+def test_a_shared_directory_and_its_parents_can_be_reached_whatever_the_umask(tmp_path: Path) -> None:
+    from kcachefs.mounts.making import created_directory
+
+    wanted = tmp_path / "parent" / "mount"
+    before = os.umask(0o077)
+    try:
+        with created_directory(wanted, shared=True):
+            assert [stat.S_IMODE(one.stat().st_mode) for one in (wanted.parent, wanted)] == [0o711, 0o755]
+        with pytest.raises(ZeroDivisionError), created_directory(wanted / "more", shared=True):
+            _ = 1 // 0
+    finally:
+        os.umask(before)
+    assert list(wanted.iterdir()) == []
+
+
 def test_of_two_that_mount_at_one_place_at_once_one_wins(scene: Scene) -> None:
     commands = [
         subprocess.Popen(
@@ -353,6 +398,7 @@ def test_a_daemon_that_runs_out_of_descriptors_once_it_has_mounted_unmounts(scen
     scene.in_every_python(
         """
 import os, resource, sys
+from kcachefs.errors import MountError
 from kcachefs.engines import mounting
 
 def mount_and_use_up(*arguments, mount=mounting.mount, **options):
