@@ -10,6 +10,8 @@ log = logging.getLogger("kcachefs.daemon.supervisor")
 
 CRASHES_MAX = 5
 """After this many workers in a row have died before their first heartbeat, each further one is started later."""
+CLOSES_MAX = 3
+"""After this many workers in a row died that were to write everything to disk and end, no other is started."""
 BUS_ERRORS_MAX = 2
 """After this many workers in a row were ended by SIGBUS, the log says that the catalog is damaged."""
 NEXT_STANDBY_SECONDS = 5.0
@@ -23,6 +25,11 @@ class CrashLoop:
     def __init__(self, store: str) -> None:
         self._store = store
         self._crashes = self._bus_errors = 0
+
+    @property
+    def cannot_close(self) -> bool:
+        """Whether another worker would hardly end better than the last ones, when all that is left is to end."""
+        return self._crashes >= CLOSES_MAX
 
     def note_heartbeat(self) -> None:
         self._crashes = 0

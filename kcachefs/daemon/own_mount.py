@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kcachefs import libc
 from kcachefs.engines import mounting
+from kcachefs.errors import MountBusy
 
 _FIRST_UNIQUE = 1 << 31
 """Mounts have unique numbers from here on, and those that are given out again are lower."""
@@ -38,9 +39,13 @@ class OwnMount:
             return False
         return found[1] >= _FIRST_UNIQUE or not self._is_replaced()
 
-    def unmount(self, *, lazy: bool = False) -> None:
+    def take_away(self, *, lazy: bool = False) -> None:
+        """Unmount it; if it is busy, or `lazy`, hide it until its last user is gone."""
         if self.is_there:
-            mounting.unmount(self._mountpoint, lazy=lazy)
+            try:
+                mounting.unmount(self._mountpoint, lazy=lazy)
+            except MountBusy:
+                self.take_away(lazy=True)
 
     def _look(self) -> tuple[str, int] | None:
         try:

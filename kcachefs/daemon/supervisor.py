@@ -33,7 +33,7 @@ from kcachefs.daemon.worker_process import StartedWorkers, WorkerEvent, WorkerPr
 from kcachefs.daemon.worker_protocol import GONE, READY, REFUSED, REPLACED, UNMOUNTED, Beginning, Refusal
 from kcachefs.engines import mounting
 from kcachefs.engines.request_buffer import make_memory
-from kcachefs.errors import MountBusy, MountError, describe
+from kcachefs.errors import MountError, describe
 
 log = logging.getLogger("kcachefs.daemon.supervisor")  # it runs as __main__
 
@@ -167,6 +167,11 @@ class Supervisor:
             if code == UNMOUNTED or (self._stopping and code < 0):
                 log.info("unmounted %s", self._config.mountpoint)
                 return 0
+            if (self._stopping or self._is_dropped) and self._crash_loop.cannot_close:
+                self._state.failure = (
+                    f"{self._config.store}: several workers died while they closed it ({exit_reason(code)})"
+                )
+                return 3
             if not self._can_fail_over:
                 log.error("the pyfuse3 engine cannot take over from a dead worker: the mount ends with it")
                 self._state.failure = f"the worker ended ({exit_reason(code)})"
@@ -334,26 +339,25 @@ class Supervisor:
         """SIGTERM: unmount. A busy mount is detached at once, and the worker, or its successor, told to finish."""
         self._stopping = True
         with contextlib.suppress(MountError):
-            try:
-                self._unmount()
-            except MountBusy:
-                self._unmount(lazy=True)
+            if self._device >= 0:  # else what is there was there before
+                self._mount.take_away()
         self._finish()
-
-    def _unmount(self, *, lazy: bool = False) -> None:
-        if self._device >= 0:  # else what is there was there before
-            self._mount.unmount(lazy=lazy)
 
     def _finish(self) -> None:
         """Tell the worker to finish, once; if the kernel has dropped the mount, the worker knows."""
         worker = self._worker
         if worker is None or worker is self._told_to_finish:
             return
-        kernel = select.poll()
-        kernel.register(self._device, 0)
-        if not kernel.poll(0):
+        if not self._is_dropped:
             self._told_to_finish = worker
             worker.signal(signal.SIGTERM)
+
+    @property
+    def _is_dropped(self) -> bool:
+        """Whether the kernel has dropped the mount: its last user is gone."""
+        kernel = select.poll()
+        kernel.register(self._device, 0)
+        return bool(kernel.poll(0))
 
     def _leave(self) -> None:
         notify("STOPPING=1")
@@ -369,7 +373,7 @@ class Supervisor:
                 worker.wait()
         os.close(self._device)
         with contextlib.suppress(MountError):
-            self._unmount(lazy=True)
+            self._mount.take_away(lazy=True)
         if self._fleet is not None:
             self._fleet.end()
         if self._header_guard is not None:

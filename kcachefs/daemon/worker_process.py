@@ -170,7 +170,7 @@ class WorkerProcess:
         if wakeup in ready:
             os.read(wakeup, 64)
             return WorkerEvent.WAKEUP
-        if self._socket.fileno() in ready and self._socket.recv(4096):
+        if self._socket.fileno() in ready and self._receive():
             self._last_heartbeat = time.monotonic()
             self.seconds_served = self._last_heartbeat - self._began
             return WorkerEvent.HEARTBEAT
@@ -219,14 +219,18 @@ class WorkerProcess:
         """Close our end of the socket: a worker that stands by exits, one that serves goes on."""
         self._socket.close()
 
+    def _receive(self) -> bytes:
+        """What it said next; empty if it is gone, perhaps without having read what we sent (ECONNRESET), or hangs."""
+        try:
+            return self._socket.recv(4096)
+        except OSError:
+            return b""
+
     def _read_line(self) -> bytes:
         """The next line without its newline; empty if the worker is gone or hangs."""
         self._socket.settimeout(START_SECONDS)
         while b"\n" not in self._received:
-            try:
-                chunk = self._socket.recv(4096)
-            except OSError:
-                chunk = b""
+            chunk = self._receive()
             if not chunk:
                 return b""
             self._received += chunk

@@ -103,6 +103,7 @@ def test_the_exit_codes_and_times_are_those_of_the_code() -> None:
     defined = {name for module in (worker_protocol, supervisor) for name in vars(module) if name.endswith("_SECONDS")}
     assert defined == set(first_column("Times"))
     assert f"After {crash_loop.CRASHES_MAX} workers in a row" in section("Failover")
+    assert f"{crash_loop.CLOSES_MAX} in a row died (`CLOSES_MAX`)" in section("Failover")
     assert f"{crash_loop.NEXT_STANDBY_SECONDS:g} s (`NEXT_STANDBY_SECONDS`)" in section("Failover")
     assert f"{crash_loop.NEXT_STANDBY_SECONDS_MAX:g} s at most." in section("Failover")
     assert f"at most {MESSAGE_MAX} bytes" in section("Notification relay")
