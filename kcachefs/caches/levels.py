@@ -70,9 +70,8 @@ class Levels:
                 if not is_refusal(error):
                     raise
                 refusal = f"{error.strerror}; entries stay in memory alone"
-                with contextlib.suppress(
-                    OSError
-                ):  # an older value must not be served, although nothing takes its place
+                # An older value must not be served, although nothing takes its place.
+                with contextlib.suppress(OSError):
                     self.folder.delete(raw)
         if self.folder is not None and stamp is None and not refusal:
             self.memory.drop(raw)

@@ -187,9 +187,7 @@ class SingleFlight(Generic[T]):
                 _inside.set(tuple(outer for outer in inside if outer is not flight))
         finally:
             with _lock:
-                self._waiters.discard(flight)
-                for outer in flight.inside:
-                    outer.waits_for.pop(flight, None)
+                self._leave(flight)
                 _computing.discard(flight)
                 if self._under_way.get(key) is flight:
                     del self._under_way[key]

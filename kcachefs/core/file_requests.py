@@ -102,10 +102,11 @@ class FileRequests(NameRequests):
 
     def statfs(self, caller: Caller) -> Statfs:
         if caller.uid not in (0, self.options.uid):
-            held = sum(record.stored for _, record in self._table.shares_of(caller.uid))
+            shares = [record for _, record in self._table.shares_of(caller.uid)]
+            held = sum(record.stored for record in shares)
             if self.quotas is not None:
                 held = self.quotas.accounts.total(self.quotas.accounts.of(caller.uid))
-            return _as_if_alone(self.room.limits, held, sum(one.files for _, one in self._table.shares_of(caller.uid)))
+            return _as_if_alone(self.room.limits, held, sum(record.files for record in shares))
         disk = os.statvfs(self.store.path)
         limit = self.room.limits.max_size
         left = min(max(0, limit - self.room.used_bytes()), disk.f_bavail * disk.f_frsize)

@@ -123,7 +123,8 @@ class Sealer:
                 continue
             except Exception as error:
                 failed = failed or error
-                odd += [ino] * _may_pass(error)
+                if _may_pass(error):
+                    odd.append(ino)
                 continue
             age = (time.time_ns() - node.mtime) / 1e9
             if rest_seconds and (ino in self._nodes.handles or 0 <= age < rest_seconds):
@@ -133,6 +134,7 @@ class Sealer:
                 small.append(ino)
             else:
                 large.append(ino)
+        self._put_back(odd, now)
         try:
             for batch in (small, large):
                 failed = self._seal_together(batch) or failed
@@ -141,8 +143,6 @@ class Sealer:
             self._pause = min(2 * self._pause, FULL_MOST_SECONDS)
             self._put_back([*small, *large], now)
             raise
-        finally:
-            self._put_back(odd, now)
         self._together, self._pause = min(2 * self._together, TOGETHER_MAX), FULL_SECONDS
         if failed is not None:
             raise failed
@@ -177,7 +177,8 @@ class Sealer:
                 raise
             except Exception as error:
                 failed = failed or error
-                again += [ino] * _may_pass(error)
+                if _may_pass(error):
+                    again.append(ino)
         self._put_back(again, time.monotonic())
         return failed
 
