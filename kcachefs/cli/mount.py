@@ -28,9 +28,9 @@ def mount(
         typer.Argument(
             metavar="[DIR]",
             parser=a_path,
-            help="Where to mount; created if it does not exist. Without it: $KCACHEFS_MOUNT if there is no --store, "
-            "else where the store was mounted last, else for the default store /mnt/kcache for root and kcache in the "
-            "cache directory of any other user, and for another store its path with .mount added.",
+            help="Where to mount; created if it does not exist. Without it, the first of: $KCACHEFS_MOUNT (only "
+            "without --store); where the store was mounted last; for the default store /mnt/kcache (root) or kcache "
+            "in the user's cache directory; for any other store, its path with .mount added.",
             show_default=False,
         ),
     ] = None,
