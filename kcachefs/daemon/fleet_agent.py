@@ -236,7 +236,7 @@ class Agent:
             return False
         seconds = time.monotonic() - began
         log.info("the index of the fleet names %d packs, %d of them new (%.2f s)", loaded.packs, loaded.new, seconds)
-        self._breaker.succeeded()
+        self._breaker.succeeded(began)
         self._tell_state()
         return True
 
@@ -304,7 +304,7 @@ class Agent:
         finally:
             self._end(reference)
             self._busy.pop()
-        self._breaker.succeeded()
+        self._breaker.succeeded(began)
         self._fetched_bytes += reference.size
         log.info("fetched the pack %s: %d bytes in %.2f s", reference.pack, reference.size, time.monotonic() - began)
         self._tell_state()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ class Breaker:
         self._lock = threading.Lock()
         self._failures = 0
         self._until = 0.0
+        self._failed_at = -math.inf
         self.why = ""
         """What failed last; empty once something went well again."""
 
@@ -32,10 +34,13 @@ class Breaker:
             if self.open_for:
                 return False
             self._failures += 1
-            self._until = self._clock() + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** min(self._failures - 1, 10))
+            self._failed_at = self._clock()
+            self._until = self._failed_at + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** min(self._failures - 1, 10))
             self.why = why
             return True
 
-    def succeeded(self) -> None:
+    def succeeded(self, began: float) -> None:
+        """Something that began at that time went well. If that was before the last failure, it proves nothing."""
         with self._lock:
-            self._failures, self._until, self.why = 0, 0.0, ""
+            if began >= self._failed_at:
+                self._failures, self._until, self.why = 0, 0.0, ""

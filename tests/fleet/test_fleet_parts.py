@@ -130,10 +130,20 @@ def test_a_breaker_stays_open_longer_each_time() -> None:
         assert not breaker.failed("what was asked before counts once")
         assert breaker.open_for == pytest.approx(min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** min(times, 20)))
         now += breaker.open_for
-    breaker.succeeded()
+    breaker.succeeded(now)
     assert (breaker.open_for, breaker.why) == (0.0, "")
     assert breaker.failed("again")
     assert breaker.open_for == FIRST_SECONDS
+
+
+def test_what_began_before_a_failure_does_not_close_a_breaker() -> None:
+    now = 100.0
+    breaker = Breaker(lambda: now)
+    assert breaker.failed("down")
+    breaker.succeeded(99.0)
+    assert (breaker.open_for, breaker.why) == (FIRST_SECONDS, "down")
+    breaker.succeeded(101.0)
+    assert (breaker.open_for, breaker.why) == (0.0, "")
 
 
 def test_what_somebody_waits_for_comes_first() -> None:
