@@ -72,7 +72,7 @@ def test_a_worker_runs_nothing_from_the_current_directory(scene: Scene) -> None:
             until(lambda: process.poll() is not None or (scene.mountpoint / ".kcachefs" / "stats.json").exists())
             assert not mark.exists(), mark.read_text()
             assert process.poll() is None
-            [state] = scene.status()
+            [state] = until(scene.status, "the mount answers, and is listed a moment later")
             assert os.readlink(f"/proc/{state['worker_pid']}/cwd") == "/"
         finally:
             process.send_signal(signal.SIGTERM)
