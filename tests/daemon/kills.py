@@ -11,8 +11,9 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,26 +54,32 @@ def run(kills: int, seed: int, *, reload: bool = False) -> Outcome:
             (root / OWN / "counter").write_bytes(b"%020d" % 0)
             users: list[User] = [Writer(root, base / "stop", number, seed) for number in range(WRITERS)]
             users += [Reader(root, base / "stop", 100 + number, seed) for number in range(READERS)]
-            with ExitStack() as scope:
+            with log_told_on_failure(root), ExitStack() as scope:
                 children = [scope.enter_context(Child(user.run)) for user in users]
                 try:
                     for _ in range(kills):
                         time.sleep(choose.uniform(0, 0.3))
                         pauses.append(reload_worker(mount) if reload else kill_worker(mount))
-                except AssertionError:
-                    print(registry.log_path(str(root)).read_text()[-20_000:])
-                    raise
                 finally:
                     (base / "stop").touch()
                 results = [child.result() for child in children]
-            assert int((root / OWN / "counter").read_bytes()) == sum(result.locked for result in results)
-            state = registry.read(str(root))
-            assert state is not None
-            evictions = numbers(mount)["total"]["evictions"]
-            leave_nothing(mount)
+                assert int((root / OWN / "counter").read_bytes()) == sum(result.locked for result in results)
+                state = registry.read(str(root))
+                assert state is not None
+                evictions = numbers(mount)["total"]["evictions"]
+                leave_nothing(mount)
         fsck(base / "store")
     steps = sum(result.turns for result in results)
     return Outcome(kills, steps, max(pauses), state.restarts, state.reloads, evictions)
+
+
+@contextmanager
+def log_told_on_failure(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        print(registry.log_path(str(root)).read_text()[-20_000:])
+        raise
 
 
 def kill_worker(mount: Mount) -> float:
@@ -129,11 +136,11 @@ def leave_nothing(mount: Mount) -> None:
     things = [str(thing) for folder in mount.mountpoint.glob("[!.]*") for thing in folder.iterdir()]
     subprocess.run(["xargs", "-0", "rm", "-rf", "--"], input="\0".join(things).encode(), check=True)
 
-    def nothing_is_left() -> bool:
+    def left() -> tuple[int, int, int]:
         now = numbers(mount)
-        return (now["total"]["entries"], now["total"]["files"], now["store"]["nameless"]) == (0, 0, 0)
+        return now["total"]["entries"], now["total"]["files"], now["store"]["nameless"]
 
-    until(nothing_is_left, "no entry, file or nameless file is left", pause=0.2)
+    until(lambda: left() == (0, 0, 0), lambda: f"no entry, file or nameless file is left, but {left()} are", pause=0.2)
 
 
 def numbers(mount: Mount) -> dict[str, dict[str, int]]:
