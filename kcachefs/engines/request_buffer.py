@@ -26,6 +26,7 @@ from kcachefs.errors import MountError
 PAGE = mmap.PAGESIZE
 REQUEST_MAX = (1 << 20) + PAGE
 """The largest request: a write of 1 MiB, and its header."""
+_MADV_POPULATE_WRITE = 23
 SLOTS = 32
 """Requests that can be put aside at a time; memory is taken only for those that are."""
 
@@ -78,6 +79,20 @@ class RequestBuffer:
         self._memory = mmap.mmap(memory, _SIZE)
         self.buffer = memoryview(self._memory)[PAGE : PAGE + REQUEST_MAX]
         self._free = [number for number in range(SLOTS) if not self._slot(number)[0]]
+        self._map_buffer()
+
+    def _map_buffer(self) -> None:
+        """Map every page of the buffer before the kernel copies a request into it.
+
+        The kernel maps a page that is missing as it gets to it, but no more once the worker has been killed: the copy
+        fails, and the kernel answers that request EIO by itself. No worker ever saw it, and nobody can send it again.
+        """
+        try:
+            self._memory.madvise(_MADV_POPULATE_WRITE, PAGE, REQUEST_MAX)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # before Linux 5.14
+                for at in range(PAGE, PAGE + REQUEST_MAX, PAGE):
+                    _ = self._memory[at]
 
     @classmethod
     def private(cls) -> RequestBuffer:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import struct
 import threading
@@ -20,9 +21,18 @@ import pytest
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.caller import NOBODY
 from kcachefs.engines import protocol as p
+from kcachefs.engines import request_buffer
 from kcachefs.engines.direct import DirectEngine
 from kcachefs.engines.protocol import Op
-from kcachefs.engines.request_buffer import DEATHS_MAX, DEFERRED_DEATHS_MAX, SLOTS, RequestBuffer, make_memory
+from kcachefs.engines.request_buffer import (
+    DEATHS_MAX,
+    DEFERRED_DEATHS_MAX,
+    PAGE,
+    REQUEST_MAX,
+    SLOTS,
+    RequestBuffer,
+    make_memory,
+)
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.inode_numbers import ROOT_INO
 from tests.engines.callers import Child
@@ -269,6 +279,21 @@ def test_what_was_put_aside_is_finished(tmp_path: Path, memory: int) -> None:
         assert answers == {8: p.WRITE_OUT.pack(len(data), 0), 10: b"told"}
         assert second.fs.read(ino, 0, 1 << 20) == data
         assert list(RequestBuffer(memory).left()) == []
+
+
+@pytest.mark.parametrize("advice", [23, 9999], ids=["populate", "unknown to the kernel"])
+def test_every_page_of_the_buffer_is_mapped_before_the_kernel_copies_to_it(
+    memory: int, monkeypatch: pytest.MonkeyPatch, advice: int
+) -> None:
+    """A page that is not mapped yet cannot be once the worker was killed; the kernel then answers EIO by itself."""
+    os.pwrite(memory, b"left by the last worker", PAGE)
+    monkeypatch.setattr(request_buffer, "_MADV_POPULATE_WRITE", advice)
+    buffer = RequestBuffer(memory)
+    assert bytes(buffer.buffer[:24]) == b"left by the last worker\0"
+    mappings = re.split(r"(?m)^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text())
+    [mapping] = [mapping for mapping in mappings if f" {os.fstat(memory).st_ino} " in mapping]
+    [kilobytes] = re.findall(r"(?m)^Rss: +(\d+) kB", mapping)
+    assert int(kilobytes) << 10 >= REQUEST_MAX
 
 
 def test_slots_come_back_and_their_number_is_an_end(memory: int) -> None:
