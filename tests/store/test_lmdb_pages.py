@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import struct
@@ -66,10 +67,9 @@ def test_every_wrong_size_is_found(whole: Path, in_memory: Path) -> None:
     original, places = data.read_bytes(), list(sizes_of_records(data))
     assert len(places) > 400
     assert structure_problems(directory) == []
-    for place in places:
-        for bit in (2, 16, 64):
-            data.write_bytes(original[:place] + bytes([original[place] ^ bit]) + original[place + 1 :])
-            assert structure_problems(directory), f"bit {bit} at {place}"
+    for place, bit in zip(places, itertools.cycle((2, 16, 64)), strict=False):
+        data.write_bytes(original[:place] + bytes([original[place] ^ bit]) + original[place + 1 :])
+        assert structure_problems(directory), f"bit {bit} at {place}"
 
 
 def test_repair_after_a_wrong_size_costs_no_other_file(whole: Path, in_memory: Path) -> None:
