@@ -37,5 +37,5 @@ class Distrust:
                 with self._nodes.change() as txn:
                     if txn.get(key) != raw:
                         continue  # it is gone, or is another file's now
-                    self._tree.remove(txn, parent, name, ino, self._nodes.get(ino))
+                    self._tree.remove_all(txn, [(ino, parent, name)])
                 yield parent, name

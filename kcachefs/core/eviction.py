@@ -32,6 +32,7 @@ from kcachefs.core.history import History
 from kcachefs.core.lru import LruOrder
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.probing import Probed, Prober
 from kcachefs.core.removal import Pace, Remover
 from kcachefs.core.rewritten import RewrittenFiles
 from kcachefs.core.room import Room
@@ -61,8 +62,6 @@ COMPACTION_SHARES = (0.5, 0.75, 0.95)
 UNFINISHED_SECONDS = 10.0
 """How long an entry stays after its maker wrote something under a temporary name, because a rename may follow. Longer
 than a busy machine keeps a process waiting between the two."""
-PROBE_SECONDS = 0.5
-"""How long the kernel is given to let go of what nobody uses."""
 BATCH = 32
 """Entries probed at a time."""
 QUOTAS = ("quota", "user quota")
@@ -88,6 +87,7 @@ class Evictor:
         remover: Remover,
         counts: EntryCounts,
         temporaries: Temporaries,
+        prober: Prober,
         name_gone: Callable[[int, bytes], None],
         history: History,
         accounts: Accounts | None = None,
@@ -103,6 +103,7 @@ class Evictor:
         self._room = room
         self._remover = remover
         self._temporaries = temporaries
+        self._prober = prober
         self._name_gone = name_gone
         self._history = history
         self._counts = counts
@@ -284,41 +285,32 @@ class Evictor:
         held = {entry: inodes for entry, inodes in states.items() if inodes}
         taken: set[int] = set()
         with self._nodes.probing():
-            self._probe([name for entry in held for name in names[entry]], list(held.values()))
+            self._prober.probe([self._probed(entry, names[entry], held[entry]) for entry in held], self._is_held)
             for entry in batch:  # one that is held only now was looked up since: `evict` sees that
-                if self._are_held(held.get(entry, set())):
+                if any(map(self._is_held, held.get(entry, ()))):
                     continue
                 if self.evict(entry, why=why, names=names[entry], used=used.get(entry)):
                     taken.add(entry)
                     self._remover.breathe_at(pace(), time.monotonic() - began)
                     began = time.monotonic()
         self._in_use = (self._in_use | set(batch)) - taken
+        self._nodes.cut_off.intersection_update(self._in_use)
         if len(taken) < len(batch):
             self._uses.renew(set(batch) - taken)
             self._uses.flush_if_possible()
         return taken
 
-    def _are_held(self, inodes: set[int]) -> bool:
-        """Whether the kernel knows any of them. After a worker died the kernel is asked, so no lock may be held."""
-        return any(self._nodes.is_held(ino) and not self._was_let_go(ino) for ino in inodes)
+    def _probed(self, entry: int, names: list[Name], inodes: set[int]) -> Probed:
+        return Probed(entry, names, inodes, lambda: self._walk.members(entry, names))
+
+    def _is_held(self, ino: int) -> bool:
+        """Whether the kernel knows it, and did all the time. No lock may be held: after a worker died it is asked."""
+        return self._nodes.is_held(ino) and not self._was_let_go(ino)
 
     def _was_let_go(self, ino: int) -> bool:
         """Whether the kernel let go of an inode since it was probed: then it is open nowhere, though known again."""
         let_go = self._nodes.let_go_since_probe
         return let_go is not None and ino in let_go
-
-    def _probe(self, names: list[Name], inodes: list[set[int]]) -> None:
-        """Have the kernel let go of what nobody uses."""
-        for parent, name in names:
-            self._name_gone(parent, name)
-        self.is_held_after_probe(lambda: any(map(self._are_held, inodes)))
-
-    def is_held_after_probe(self, is_held: Callable[[], bool]) -> bool:
-        """Whether something is still held after the kernel had time to let go of it."""
-        until = time.monotonic() + PROBE_SECONDS
-        while (held := is_held()) and time.monotonic() < until:
-            time.sleep(0.002)
-        return held
 
     def evict(
         self,

@@ -24,6 +24,7 @@ from kcachefs.core.metrics import About, as_metrics
 from kcachefs.core.options import FsOptions
 from kcachefs.core.parts import Parts
 from kcachefs.core.policies import policy_class
+from kcachefs.core.probing import Prober
 from kcachefs.core.reaping import Reaper
 from kcachefs.core.recovery import recover
 from kcachefs.core.remote import Elsewhere, Remote
@@ -96,6 +97,7 @@ class Filesystem(FileRequests):
         if remote is not None:
             self.elsewhere = Elsewhere(parts, self.arrivals, remote, self.name_gone)
             self.has_remote = True
+        prober = Prober(parts.nodes, self.name_gone)
         self.evictor = Evictor(
             store,
             parts.nodes,
@@ -109,6 +111,7 @@ class Filesystem(FileRequests):
             parts.remover,
             parts.counts,
             parts.temporaries,
+            prober,
             self.name_gone,
             parts.history,
             parts.accounts,
@@ -120,7 +123,7 @@ class Filesystem(FileRequests):
             parts.files,
             parts.temporaries,
             parts.remover,
-            self.evictor,
+            prober,
             self.name_gone,
         )
         self._reports: BoundedDict[int | None, tuple[float, Statistics]] = BoundedDict(_REPORTS)
@@ -130,6 +133,8 @@ class Filesystem(FileRequests):
             self._mark_kept_files()
         if options.resumed:
             self.nodes.resume()
+            self.lifetimes.recall_names()
+            self._tell_names()
         else:
             with contextlib.suppress(NoSpace):  # they go later
                 self.lifetimes.let_go_of_many(list(self.nodes.orphans))
@@ -273,7 +278,13 @@ class Filesystem(FileRequests):
         try:
             self._remover.clear_out()
         finally:
+            self._tell_names()
             self.lifetimes.let_go_of_orphans()
+
+    def _tell_names(self) -> None:
+        """Tell the kernel of names that chores took away, here or in the worker before, which may have died first."""
+        for parent, name in self.lifetimes.take_untold():
+            self.name_gone(parent, name)
 
     # --- at mount -----------------------------------------------------------------------------------------------------
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import GONE, LIVES, Nodes
-from kcachefs.errors import FsError
-from kcachefs.store.catalog import Transaction
-from kcachefs.store.records import Inode
+from kcachefs.errors import FsError, RecordDamaged
+from kcachefs.store.catalog import Catalog, Transaction
+from kcachefs.store.records import Inode, name_key, name_of, number_of, orphan_key
 
 TOGETHER_MAX = 16
 """Orphans that go in one transaction: requests wait for as long as that takes."""
@@ -21,11 +22,14 @@ go of it for a moment."""
 class Lifetimes:
     """Lets go of inodes, and of what they hold."""
 
-    def __init__(self, nodes: Nodes, files: Files) -> None:
+    def __init__(self, catalog: Catalog, nodes: Nodes, files: Files) -> None:
+        self._catalog = catalog
         self._nodes = nodes
         self._files = files
         self.leaving = set(nodes.orphans)
         """Folders without a name that still have names in them, which nobody may see; at first, all orphans."""
+        self._untold: dict[int, tuple[int, bytes]] = {}
+        """Folder and name of orphans that the kernel may still know by that name."""
 
     def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
         """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
@@ -40,6 +44,32 @@ class Lifetimes:
                 txn.undo(lambda: self.leaving.discard(ino))
                 self.leaving.add(ino)
         self._nodes.save(txn, ino, node)
+
+    def keep_name(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
+        """A chore took this name away, not the kernel. If the kernel knows the inode, it has to be told.
+
+        The record keeps the name as well: the worker may die before that.
+        """
+        if ino in self._nodes.orphans:
+            txn.put(orphan_key(ino), name_key(parent, name))
+            self._untold[ino] = parent, name
+
+    def take_untold(self) -> Iterator[tuple[int, bytes]]:
+        """The names kept since this was asked last.
+
+        What is open at an eviction would outlive it: in the kernel it keeps its name, in a folder that has none.
+        """
+        while self._untold:
+            ino, name = self._untold.popitem()
+            if ino in self._nodes.orphans:
+                yield name
+
+    def recall_names(self) -> None:
+        """Keep the names again that the worker before this one kept."""
+        for ino in self._nodes.orphans:
+            with contextlib.suppress(RecordDamaged):
+                if key := self._catalog.get(orphan_key(ino)):
+                    self._untold[ino] = number_of(key), name_of(key)[1]
 
     def release(self, ino: int, count: int) -> bool:
         """The kernel lets go of `count` references; returns whether that leaves an orphan that it no longer knows."""

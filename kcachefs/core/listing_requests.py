@@ -70,6 +70,10 @@ class ListingRequests:
             return False
         return not _is_heartbeat(ino, self.nodes.get(ino))
 
+    def hold_all(self, inos: Iterable[int]) -> None:
+        """The kernel is told of all these in a listing, and holds one more reference to each."""
+        self.nodes.hold_all(ino for ino in inos if ino < VIRTUAL_BASE)
+
     def prefetch(self, inos: Iterable[int]) -> None:
         """These inodes are about to be asked for: read all of them at once."""
         self.nodes.prefetch(ino for ino in inos if ino < VIRTUAL_BASE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Sequence, Sized
 
 from kcachefs.core.caller import Caller
 from kcachefs.core.listing_requests import ListingRequests
@@ -38,6 +38,8 @@ class NameRequests(ListingRequests):
         super().__init__(parts, policy, report)
         self.quotas = quotas
         self._held = parts.nodes.lookups
+        self._orphans = parts.nodes.orphans
+        self._cut_off = parts.nodes.cut_off
         self.tree = parts.tree
         self.files = parts.files
         self._syncer = parts.syncer
@@ -74,12 +76,14 @@ class NameRequests(ListingRequests):
         if self._has_policy:
             ino = self.policy.find(caller, parent, name)
             if ino is None:
+                self._miss(parent, name)
                 return None
         else:
             if len(name) > NAME_MAX:
                 raise FsError(errno.ENAMETOOLONG)
             raw = self._get(name_key(parent, name))
             if raw is None:
+                self._miss(parent, name)
                 return None
             ino = unpack_name(raw)[0]
         real = ino if ino < VIRTUAL_BASE else self.policy.real_inode(ino)
@@ -89,16 +93,24 @@ class NameRequests(ListingRequests):
             try:
                 node = self.nodes.get(real)
             except FsError:
-                return None  # it was evicted just now
-            if self._leaving and self._is_leaving(parent):
-                return None
-            entry = node.entry
-            if entry and (entry == real or entry >= GROUP_BASE):  # as in `is_listed_whole`
-                self._uses.look_up(entry, parent, caller)
-            if ino == real:  # what `nodes.hold` does
-                held = self._held
-                held[ino] = held.get(ino, 0) + 1
-            return ino
+                node = None  # it was evicted just now
+            if node is not None and not (self._leaving and self._is_leaving(parent)):
+                entry = node.entry
+                if entry and (entry == real or entry >= GROUP_BASE):  # as in `is_listed_whole`
+                    self._uses.look_up(entry, parent, caller)
+                if self._cut_off:
+                    self._cut_off.discard(ino)
+                if ino == real:  # what `nodes.hold` does
+                    held = self._held
+                    held[ino] = held.get(ino, 0) + 1
+                return ino
+        self._miss(parent, name)
+        return None
+
+    def _miss(self, parent: int, name: bytes) -> None:
+        """A name is not there. If the kernel remembered that, it would keep a folder that no name leads to."""
+        if (self._orphans or self._cut_off) and parent < VIRTUAL_BASE and self.nodes.is_cut_off(parent):
+            self.name_gone(parent, name)
 
     def is_quick_to_look_up(self, parent: int, name: bytes) -> bool:
         """Whether a lookup keeps nobody waiting: all but large reports."""
@@ -111,10 +123,6 @@ class NameRequests(ListingRequests):
     def hold(self, ino: int) -> int:
         """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
         return self.nodes.hold(ino) if ino < VIRTUAL_BASE else ino
-
-    def hold_all(self, inos: Iterable[int]) -> None:
-        """The same for all of a listing."""
-        self.nodes.hold_all(ino for ino in inos if ino < VIRTUAL_BASE)
 
     def forget(self, ino: int, count: int) -> None:
         """The kernel lets go of `count` references: with the last one, an inode without a name goes."""

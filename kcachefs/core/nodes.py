@@ -72,6 +72,8 @@ class Nodes:
         """Open handles by inode, where the engine is told of opens."""
         self.let_go_since_probe: set[int] | None = None
         """Inodes that the kernel let go of since the evictor began to probe; None while it does not."""
+        self.cut_off: set[int] = set()
+        """Entries whose names the kernel was told to drop, to see if they are in use, and has not asked for since."""
         self.orphans = set(map(number_of, store.catalog.keys(b"x")))
         """Inodes without a name that something still uses."""
 
@@ -199,6 +201,15 @@ class Nodes:
     def is_held(self, ino: int) -> bool:
         """The same, but asks the kernel if the count died with a worker. Not for the thread that answers requests."""
         return ino in self.lookups or (ino < self._uncertain_below and self._kernel.knows(ino))
+
+    def is_cut_off(self, folder: int) -> bool:
+        """Whether the kernel may know a folder without a name that leads to it (see `probing.py`)."""
+        if folder in self.orphans:
+            return True
+        try:
+            return bool(self.cut_off) and self.get(folder).entry in self.cut_off
+        except FsError:  # it is gone
+            return False
 
     def drop_name(self, ino: int, node: Inode) -> Fate:
         """Take one name off an inode, in memory; the caller acts on the result and saves the inode."""

@@ -79,7 +79,7 @@ class Parts:
         self.unsealed = Unsealed(store, self.nodes, self.counts, self.uses, queue)
         self.files = Files(store, self.nodes, self.counts, self.unsealed, queue, self.accounts)
         self.sealer = Sealer(store, self.nodes, self.counts, self.unsealed, self.files, queue)
-        self.lifetimes = Lifetimes(self.nodes, self.files)
+        self.lifetimes = Lifetimes(store.catalog, self.nodes, self.files)
         self.replay = ReplayGuard(store, resumed=options.resumed)
         self.tree = Tree(
             store,

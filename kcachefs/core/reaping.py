@@ -7,9 +7,9 @@ import os
 import time
 from collections.abc import Callable
 
-from kcachefs.core.eviction import Evictor
 from kcachefs.core.files import Files
 from kcachefs.core.nodes import Nodes
+from kcachefs.core.probing import Probed, Prober
 from kcachefs.core.removal import Remover
 from kcachefs.core.temporaries import Temporaries
 from kcachefs.core.tree import Tree
@@ -32,7 +32,7 @@ class Reaper:
         files: Files,
         temporaries: Temporaries,
         remover: Remover,
-        evictor: Evictor,
+        prober: Prober,
         name_gone: Callable[[int, bytes], None],
     ) -> None:
         self._nodes = nodes
@@ -41,7 +41,7 @@ class Reaper:
         self._files = files
         self._temporaries = temporaries
         self._remover = remover
-        self._evictor = evictor
+        self._prober = prober
         self._name_gone = name_gone
         self._ahead: dict[int, int] = {}
         """Inodes begun in the future, because the clock was set back since, and when that was first noticed."""
@@ -89,16 +89,15 @@ class Reaper:
                 below in self._nodes.handles or abs(now - self._files.attributes(below).mtime) < least
                 for below in inodes
             ):
-                return not self._is_open(names, inodes)
+                return not self._is_open(ino, names, inodes)
         return False
 
-    def _is_open(self, names: list[Name], inodes: list[int]) -> bool:
+    def _is_open(self, ino: int, names: list[Name], inodes: list[int]) -> bool:
         """Whether somebody has it, or something below it, open or mapped, or works there."""
-        if not any(self._nodes.is_held(below) for below in inodes):
-            return False
-        for parent, name in names:
-            self._name_gone(parent, name)
-        return self._evictor.is_held_after_probe(lambda: any(self._nodes.is_held(below) for below in inodes))
+        held = {below for below in inodes if self._nodes.is_held(below)}
+        return bool(held) and self._prober.probe(
+            [Probed(0, names, held, lambda: self._walk.below(ino))], self._nodes.is_held
+        )
 
     def _drop(self, ino: int, parent: int, name: bytes) -> bool:
         with self._nodes.change() as txn:

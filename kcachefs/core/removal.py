@@ -172,6 +172,7 @@ class Remover:
                 if folders:
                     node = self._nodes.get(folder)
                     self._tree.remove(txn, folders[-1][0], node.target, folder, node)
+                    self._lifetimes.keep_name(txn, folder, folders[-1][0], node.target)
             is_doomed = bool(rows) and self._nodes.get(folder).flags & Inode.DOOMED
             for key, raw in rows:
                 ino, name = unpack_name(raw)[0], name_of(key)[1]
@@ -187,6 +188,7 @@ class Remover:
                     self._nodes.save(txn, ino, node)
                     break
                 self._tree.remove(txn, folder, name, ino, node)
+                self._lifetimes.keep_name(txn, ino, folder, name)
             return
         del folders[-1:]  # another thread removed something in it
 

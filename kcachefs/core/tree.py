@@ -44,8 +44,7 @@ DEPTH_MAX = 256
 """How deep folders may be nested, so that walking up or down the tree stays quick."""
 ROOT_NAMES_MAX = 1024
 """Names in a root, each of which counts as a namespace in every report."""
-RENAME_NOREPLACE = 1
-RENAME_EXCHANGE = 2
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 
 DOT, DOTDOT = 1, 2
 """Cookies of `.` and `..`; those of names are larger."""
@@ -231,6 +230,7 @@ class Tree:
         self._counts.uncount_all(txn, going)
         for ino, parent, name in reversed(members):
             self.remove(txn, parent, name, ino, nodes[ino])
+            self._lifetimes.keep_name(txn, ino, parent, name)
 
     # --- moving -------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from array import array
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
@@ -21,6 +22,7 @@ from kcachefs.core.eviction import BATCH, BRISK_MARK
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import TURN_SECONDS
 from kcachefs.core.limits import Limits
+from kcachefs.core.probing import Probed
 from kcachefs.core.removal import BREATH_MAX_SECONDS, BREATH_SECONDS, BREATH_TIMES, Pace
 from kcachefs.core.user_eviction import HIGH_WATER, LOW_WATER
 from kcachefs.core.walk import Name
@@ -341,17 +343,20 @@ def test_an_entry_that_the_kernel_holds_is_used_now(tmp_path: Path) -> None:
         fs.forget(held, 1)
 
 
-def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(tmp_path: Path) -> None:
+def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, "A", "B")
         entries = [find(fs, "triton/A"), find(fs, "triton/B")]
         held: list[int | None] = []
 
-        def look_up_meanwhile(names: list[Name], inodes: list[set[int]]) -> None:
-            assert names == []  # nobody used it a moment ago
+        def look_up_meanwhile(things: list[Probed], is_held: Callable[[int], bool]) -> bool:
+            assert things == []  # nobody used it a moment ago
             held.append(fs.lookup(ROOT, entries[0], b"kernel.cubin"))
+            return False
 
-        fs.evictor._probe = look_up_meanwhile  # type: ignore[method-assign]
+        monkeypatch.setattr(fs.evictor._prober, "probe", look_up_meanwhile)
         assert fs.evictor.evict_all(entries) == {entries[1]}
         assert alive(fs) == ["A"]
         assert held[0] is not None

@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -186,6 +186,54 @@ def test_an_open_and_a_mapped_file_keep_their_entries(base: Path) -> None:
             for key in ("open", "mapped"):
                 assert len(os.listdir(root / "triton" / key)) == len(SUFFIXES) + 1
             view.close()
+
+
+@contextmanager
+def opened(entry: Path) -> Iterator[None]:
+    with open(entry / "kernel.cubin", "rb"):
+        yield
+
+
+@contextmanager
+def mapped(entry: Path) -> Iterator[None]:
+    with open(entry / "kernel.ptx", "rb") as file:
+        view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    yield
+    view.close()
+
+
+@contextmanager
+def opened_below(entry: Path) -> Iterator[None]:
+    with open(entry / "folder" / "deeper" / "file", "rb"):
+        yield
+
+
+@contextmanager
+def worked_in(entry: Path) -> Iterator[None]:
+    """The kernel remembers what was not there."""
+    folder = os.open(entry, os.O_RDONLY)
+    yield
+    with pytest.raises(FileNotFoundError):
+        os.stat("missing", dir_fd=folder)
+    os.close(folder)
+
+
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_what_was_in_use_when_it_should_have_gone_goes_once_it_is_not(base: Path, engine: str) -> None:
+    """Nobody looks at it again, and the kernel has memory enough to remember all of it."""
+    with Mount(base / "mount", base / "store", engine, "--grace", "0") as mount:
+        for use in (opened, mapped, opened_below, worked_in):
+            name = use.__name__
+            entry = mount.mountpoint / "triton" / name
+            kernel(mount.mountpoint, name)
+            (entry / "folder" / "deeper").mkdir(parents=True)
+            (entry / "folder" / "deeper" / "file").write_bytes(b"content")
+            evict = partial(command_server.run, "evict", "--mount", mount.mountpoint, f"triton/{name}")
+            with use(entry):
+                done = evict()
+                assert (done.returncode, "in use" in done.stdout) == (1, True), done
+            until(lambda evict=evict: evict().returncode == 0, f"what was {name} is evicted")  # type: ignore[misc]
+            until(lambda: _told(mount)["store"]["nameless"] == 0, f"nothing is left of what was {name}")
 
 
 def test_hits_and_misses_are_those_that_were_made(base: Path) -> None:

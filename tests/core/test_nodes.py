@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +13,15 @@ import pytest
 from kcachefs.core import Filesystem, FsOptions
 from kcachefs.core.kernel import Kernel
 from kcachefs.core.lifetimes import TOGETHER_MAX
+from kcachefs.core.limits import Limits
 from kcachefs.core.nodes import Nodes
-from kcachefs.errors import FsError, NoSpace
+from kcachefs.core.removal import PIECE
+from kcachefs.errors import FsError, NoSpace, ObjectDamaged
+from kcachefs.store import Store
 from kcachefs.store.inode_numbers import ROOT_INO
 from kcachefs.store.journal import Changes
 from kcachefs.store.records import Content, Inode, inode_key
-from tests.core.trees import ROOT, find, folder, nothing_acknowledged, opened, refused
+from tests.core.trees import ROOT, exists, find, folder, nothing_acknowledged, opened, refused, write
 
 
 def test_an_inode_that_changes_while_it_is_looked_for_is_not_remembered_as_it_was(tmp_path: Path) -> None:
@@ -194,3 +197,108 @@ def test_on_a_full_disk_not_every_orphan_is_tried(orphans: tuple[Filesystem, lis
     assert fs.nodes.orphans == set(inos)
     fs.let_go_of_orphans()
     assert not fs.nodes.orphans
+
+
+def evict(fs: Filesystem) -> tuple[int, bytes]:
+    assert fs.evictor.evict(find(fs, "triton/KEY"), force=True)
+    return find(fs, "triton"), b"KEY"
+
+
+def condemn(fs: Filesystem) -> tuple[int, bytes]:
+    fs.condemn(find(fs, "triton/KEY/kernel.ptx"), ObjectDamaged("a bit is wrong"))
+    return find(fs, "triton/KEY"), b"kernel.ptx"
+
+
+def drop(fs: Filesystem) -> tuple[int, bytes]:
+    with fs.nodes.change() as txn:
+        fs._remover.drop(txn, find(fs, "triton/KEY/tmp.x"), find(fs, "triton/KEY"), b"tmp.x")
+    return find(fs, "triton/KEY"), b"tmp.x"
+
+
+@pytest.mark.parametrize("remove", [evict, condemn, drop])
+def test_the_next_worker_tells_the_kernel_of_names_that_the_last_one_removed(
+    tmp_path: Path, remove: Callable[[Filesystem], tuple[int, bytes]]
+) -> None:
+    """The last one may have been killed before it did."""
+    with opened(tmp_path / "store") as fs:
+        for path in (
+            "triton/KEY/kernel.ptx",
+            "triton/KEY/tmp.x/kernel.json",
+            "triton/KEY/removed",
+            "triton/OTHER/file",
+        ):
+            write(fs, path, b"content")
+        fs.settle()
+        for path in ("triton/KEY", "triton/KEY/kernel.ptx", "triton/KEY/tmp.x", "triton/KEY/removed"):
+            fs.hold(find(fs, path))
+        fs.unlink(ROOT, find(fs, "triton/KEY"), b"removed")
+        name = remove(fs)
+    told = Told()
+    with Store(tmp_path / "store") as store:
+        Filesystem(store, FsOptions(resumed=True), told)
+    assert name in told.gone
+    assert b"removed" not in {name for _, name in told.gone}, "the kernel removed it itself"
+    with opened(tmp_path / "store") as fs:
+        assert exists(fs, "triton/OTHER/file")
+        assert not fs.nodes.orphans
+
+
+@pytest.mark.parametrize("files", [2, 3 * PIECE])
+def test_the_kernel_is_told_of_each_file_that_was_open_when_its_entry_went(tmp_path: Path, files: int) -> None:
+    """In the folder, which has no name any more, it would keep the file's name, and with it the file."""
+    told = Told()
+    with opened(tmp_path / "store", Limits(grace=0.0), told) as fs:
+        for number in range(files):
+            write(fs, f"triton/KEY/{number}", b"%d" % number)
+        fs.settle()
+        key, last = find(fs, "triton/KEY"), f"{files - 1}"
+        ino = fs.hold(find(fs, f"triton/KEY/{last}"))
+        assert fs.evictor.evict(key, force=True)
+        fs.let_go_of_orphans()
+        assert (key, last.encode()) in told.gone
+        told.gone.clear()
+        fs.let_go_of_orphans()
+        assert told.gone == [], "once is enough"
+        fs.forget(ino, 1)
+        assert not fs.nodes.orphans
+
+
+def test_a_miss_is_not_to_be_remembered_in_a_folder_that_no_name_leads_to(tmp_path: Path) -> None:
+    """The kernel would keep the folder for it."""
+    told = Told()
+    with opened(tmp_path / "store", Limits(grace=0.0), told) as fs:
+        write(fs, "triton/KEY/kernel.ptx", b"content")
+        write(fs, "triton/OTHER/kernel.ptx", b"content")
+        fs.settle()
+        key, other = (fs.hold(find(fs, f"triton/{name}")) for name in ("KEY", "OTHER"))
+        missed(fs, key)
+        assert told.gone == []
+        assert fs.evictor.evict_all([key]) == set()
+        missed(fs, key)
+        assert (key, b"missing") in told.gone, "it was told to drop the folder's name"
+        fs.forget(fs.lookup(ROOT, find(fs, "triton"), b"KEY") or 0, 1)
+        told.gone.clear()
+        missed(fs, key)
+        assert told.gone == [], "it has asked for the name since"
+        assert fs.evictor.evict(key, force=True)
+        missed(fs, key)
+        assert (key, b"missing") in told.gone, "the folder was evicted while it was in use"
+        told.gone.clear()
+        missed(fs, other)
+        assert told.gone == []
+        fs.forget(key, 1)
+        fs.forget(other, 1)
+
+
+def missed(fs: Filesystem, folder: int) -> None:
+    assert fs.lookup(ROOT, folder, b"missing") is None
+
+
+class Told(Kernel):
+    """Remembers which names it was told to be gone."""
+
+    def __init__(self) -> None:
+        self.gone: list[tuple[int, bytes]] = []
+
+    def name_gone(self, parent: int, name: bytes, shown: int) -> None:
+        self.gone.append((parent, name))

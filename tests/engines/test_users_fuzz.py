@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from kcachefs.core import Filesystem, FsOptions, eviction, room
+from kcachefs.core import Filesystem, FsOptions, probing, room
 from kcachefs.core.kernel import Kernel as CoreKernel
 from kcachefs.core.limits import Limits
 from kcachefs.core.sharing import Sharing
@@ -474,7 +474,7 @@ def test_whatever_users_ask_what_is_promised_holds(
     quota: int,
 ) -> None:
     monkeypatch.setattr(room, "WAIT_WHEN_FULL_SECONDS", 0.0)
-    monkeypatch.setattr(eviction, "PROBE_SECONDS", 0.01)  # the model of the kernel lets go of nothing meanwhile
+    monkeypatch.setattr(probing, "PROBE_SECONDS", 0.01)  # the model of the kernel lets go of nothing meanwhile
     caplog.set_level(logging.WARNING)
     chance = random.Random(f"{seed} {policy} {quota}")
     limits = Limits(max_size=1 << 30, max_size_per_uid=quota, min_free=0, grace=0.0)

@@ -201,7 +201,7 @@ def test_one_who_does_everything_at_once_stays_within_the_quota_and_the_others_k
     options = ("--max-size", "96MiB", "--max-size-per-uid", "8MiB", "--grace", "0")
     enough = _shared()
     # Alice waits for probes of what the attacker has open.
-    hasty = {**HASTY, "kcachefs.core.eviction.PROBE_SECONDS": 0.1}
+    hasty = {**HASTY, "kcachefs.core.probing.PROBE_SECONDS": 0.1}
     with forked_daemons.constants(hasty), mounted(engine, *options) as mount:
         for who, name in MODEST.items():
             as_user(who, partial(_put, mount, name, range(3), MIB))

@@ -31,7 +31,7 @@ from kcachefs.engines.protocol import Op
 from kcachefs.errors import FsError
 from kcachefs.store import Options, Store, fsck
 from kcachefs.store.records import Inode
-from tests.core.policies.mounts import ALICE, BOB, as_user, mounted, needs_root, settled, triton_put
+from tests.core.policies.mounts import ALICE, BOB, as_user, asked, mounted, needs_root, settled, triton_put
 from tests.core.trees import READER, ROOT, find, folder, look_up, user
 from tests.engines.test_protocol import Line
 from tests.waiting import until
@@ -42,7 +42,7 @@ SIZE = 50_000
 @pytest.fixture(autouse=True)
 def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no mount, waiting for the kernel to let go of something is in vain."""
-    monkeypatch.setattr("kcachefs.core.eviction.PROBE_SECONDS", 0.01)
+    monkeypatch.setattr("kcachefs.core.probing.PROBE_SECONDS", 0.01)
 
 
 def total(fs: Filesystem, uid: int) -> int:
@@ -254,6 +254,27 @@ def test_on_a_mount_a_greedy_user_is_kept_within_the_quota_and_the_modest_keep_t
         left = os.listdir(mount.mountpoint / "triton")
         assert {"alice0", "alice1", "alice2"} <= set(left)
         assert 0 < len([key for key in left if key.startswith("bob")]) < 11
+
+
+@needs_root
+@pytest.mark.mount
+def test_on_a_mount_what_lost_its_name_while_it_was_open_goes_once_it_is_closed() -> None:
+    with mounted("direct", "--max-size-per-uid", "1MiB", "--grace", "0") as mount:
+        triton = mount.mountpoint / "triton"
+
+        def keep_all_open() -> None:
+            with contextlib.ExitStack() as held:
+                files = []
+                for number in range(100):
+                    triton_put(triton / f"{number}", "kernel.cubin", os.urandom(100_000))
+                    files.append(held.enter_context(open(triton / f"{number}" / "kernel.cubin", "rb")))
+                    if not (triton / "0").exists():
+                        break
+                assert not (triton / "0").exists(), "an entry went while it was open"
+                assert len(files[0].read()) == 100_000, "and can be read"
+
+        as_user(ALICE, keep_all_open)
+        until(lambda: asked(mount, "stats")["store"]["nameless"] == 0, "what nobody has open went")
 
 
 def _numbers(mountpoint: Path) -> dict[str, int]:
