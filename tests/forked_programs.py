@@ -7,7 +7,8 @@ program has its own arguments, environment, output and session, and compiles not
 in memory about graphs and caches is as empty as in a new process.
 
 A process that becomes another user, or enters a mount namespace, can have such a program too: it calls `reach` before.
-Tests of what a new Python does start it themselves.
+A container can have one that was started from outside, as `runc exec` does it: `inside`. Tests of what a new Python
+does start it themselves.
 
 `Program` below is the client; `python -m tests.forked_programs` is the server. It ends with the last of the processes
 that used it.
@@ -25,12 +26,14 @@ import json
 import os
 import select
 import selectors
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -60,7 +63,9 @@ _ADDRESS = f"\0kcachefs-tests-{os.getuid()}-{os.environ.get('PYTEST_XDIST_TESTRU
 """A name and no file: only one process can bind it, and it goes with the server."""
 _MESSAGE_BYTES = 1 << 17
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
-_CLONE_NEWNS = 0x20000
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWPID = 0x20000, 0x4000000, 0x8000000, 0x20000000
+_ALL_OF_A_CONTAINER = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID
+_PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _leases: dict[str, socket.socket] = {}
 _reached: socket.socket | None = None
@@ -94,8 +99,10 @@ class Program(subprocess.Popen[str]):
         env: Mapping[str, str],
         stdin: int | None = subprocess.DEVNULL,
         prepared: str = "torch",
+        inside: tuple[int, int] | None = None,
     ) -> None:
-        self._prepared = prepared
+        """`inside`: the first process of a container, and the program's user there."""
+        self._prepared, self._inside = prepared, inside
         super().__init__(
             [sys.executable, str(file), *arguments],
             stdin=stdin,
@@ -112,6 +119,8 @@ class Program(subprocess.Popen[str]):
         request: dict[str, Any] = {"words": words[1:], "environment": environment, "folder": os.getcwd()}
         if _reached is not None:
             request["beside"] = [os.getpid(), os.getuid(), os.getgid(), os.getgroups()]
+        if self._inside is not None:
+            request |= {"inside": self._inside, "folder": "/"}
         connection, _reached = _reached or _connected(self._prepared), None
         return connection, request
 
@@ -287,10 +296,14 @@ def _become(request: dict[str, Any], ends: list[int]) -> None:
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if "beside" in request:
         _go_beside(*request["beside"])
+    if "inside" in request:
+        _go_inside(*request["inside"])
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     tempfile.tempdir = None
+    if os.environ.get("PYTHONWARNINGS") == "ignore":
+        warnings.simplefilter("ignore")
     if "torch" in sys.modules:
         _read_variables_again()
     if "numba" in sys.modules:
@@ -325,6 +338,23 @@ def _go_beside(pid: int, uid: int, gid: int, groups: list[int]) -> None:
     os.setgid(gid)
     os.setuid(uid)
     libc.prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _go_inside(pid: int, user: int) -> None:
+    """Be that user in the container whose first process has that pid: in a child, which has a pid there."""
+    namespaces = os.pidfd_open(pid)
+    assert ctypes.CDLL(None).setns(namespaces, _ALL_OF_A_CONTAINER) == 0
+    os.close(namespaces)
+    if child := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    libc.prctl(_PR_SET_DUMPABLE, 1)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _read_variables_again() -> None:

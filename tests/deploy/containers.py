@@ -25,12 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.forked_programs import Program
+
 PATIENCE = 280.0
 DAEMON = 10001
 """The user that the image has for a daemon without root."""
 
 _PROGRAMS = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl")
 _LINKS = ("bin", "lib", "lib64", "sbin")
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}
 _CAPABILITIES = ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_CHOWN", "CAP_FOWNER", "CAP_KILL"]
 
 
@@ -47,8 +50,9 @@ class Share:
 class Container:
     """A container that runs until its scope ends, and in which commands can be run."""
 
-    def __init__(self, name: str, state: Path, lifeline: int) -> None:
+    def __init__(self, name: str, uid: int, state: Path, lifeline: int) -> None:
         self.name = name
+        self._uid = uid
         self._lifeline = lifeline
         self._runc = ("runc", "--root", str(state))
 
@@ -62,6 +66,11 @@ class Container:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def start_program(self, file: Path, *arguments: str, **environment: str) -> Program:
+        """Run a Python program that needs Triton inside, as the container's user."""
+        given = {**_ENVIRONMENT, **environment}
+        return Program(file, *arguments, env=given, inside=(self.pid(), self._uid))
 
     def run(self, *command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
         with self.start(*command, **environment) as process:
@@ -122,11 +131,11 @@ class Start:
         _make_root(bundle / "rootfs", programs=programs)
         config = _config(uid, shares, privileged, user_namespace)
         (bundle / "config.json").write_text(json.dumps(config))
-        container = self._run(f"{self._folder.name}-{name}", bundle)
+        container = self._run(f"{self._folder.name}-{name}", uid, bundle)
         self.running.append(container)
         return container
 
-    def _run(self, name: str, bundle: Path) -> Container:
+    def _run(self, name: str, uid: int, bundle: Path) -> Container:
         watched, lifeline = os.pipe()
         # A file, because a pipe would stay open for as long as the container runs.
         with open(bundle / "said", "w+") as said, open(watched) as stdin:
@@ -136,7 +145,7 @@ class Start:
             if done.returncode != 0:
                 os.close(lifeline)
                 raise RuntimeError(f"runc cannot run a container on this machine: {said.read().strip()}")
-        return Container(name, self._state, lifeline)
+        return Container(name, uid, self._state, lifeline)
 
 
 @contextmanager
@@ -201,7 +210,7 @@ def _config(uid: int, shares: Sequence[Share], privileged: bool, user_namespace:
             "user": {"uid": uid, "gid": uid},
             "args": ["/bin/cat"],
             "cwd": "/",
-            "env": ["PATH=/usr/bin:/bin", "HOME=/tmp", "LANG=C.UTF-8"],
+            "env": [f"{name}={value}" for name, value in _ENVIRONMENT.items()],
             # As container engines do it: a user other than root has none, but setuid programs may.
             "capabilities": dict.fromkeys(
                 ["bounding", *(["effective", "permitted"] if uid == 0 else [])], capabilities

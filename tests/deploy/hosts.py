@@ -16,13 +16,13 @@ from kcachefs.daemon import registry
 from kcachefs.session import account
 from tests.deploy.containers import PATIENCE, Container, Share, Start, containers
 from tests.engines.mounting import Mount, temporary_folder
+from tests.forked_programs import Program
 from tests.frameworks.commands import kcachefs
 
 TESTS = Path(__file__).parent.parent
 INSIDE = Path("/opt/tests")
 ALICE, BOB, CAROL = 1001, 1002, 1003
 PYTHON = (sys.executable, "-B", "-W", "ignore")
-TRITON = (*PYTHON, INSIDE / "triton_kernel.py")
 
 
 @contextmanager
@@ -51,8 +51,16 @@ def stats(mount: Mount) -> dict[str, Any]:
 
 def compile_kernels(container: Container, mount: Mount, *blocks: int) -> dict[str, Any]:
     """Compile real Triton kernels for sm_90 in the container."""
-    told: dict[str, Any] = json.loads(container.must(*TRITON, *map(str, blocks), TRITON_CACHE_DIR=triton_of(mount)))
+    with ending() as compiling:
+        compiling.append(start_triton(container, mount, *blocks))
+        [out] = end_without_a_word(compiling)
+    told: dict[str, Any] = json.loads(out)
     return told
+
+
+def start_triton(container: Container, mount: Mount, *blocks: int) -> Program:
+    variables = {"TRITON_CACHE_DIR": triton_of(mount), "PYTHONWARNINGS": "ignore"}
+    return container.start_program(INSIDE / "triton_kernel.py", *map(str, blocks), **variables)
 
 
 def triton_of(mount: Mount) -> str:
@@ -71,7 +79,11 @@ def ending() -> Iterator[list[subprocess.Popen[str]]]:
             process.communicate()
 
 
-def end_without_a_word(processes: list[subprocess.Popen[str]]) -> None:
+def end_without_a_word(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Wait until they have ended well, without a word to standard error; returns what they printed."""
+    printed = []
     for process in processes:
         out, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, err) == (0, ""), out + err
+        printed.append(out)
+    return printed

@@ -18,11 +18,11 @@ from tests.deploy.hosts import (
     CAROL,
     INSIDE,
     PYTHON,
-    TRITON,
     compile_kernels,
     end_without_a_word,
     ending,
     host,
+    start_triton,
     state,
     stats,
     triton_of,
@@ -104,8 +104,8 @@ def test_triton_compiles_in_two_containers_while_the_worker_is_killed() -> None:
         hers, his = (16, 64, 256, 1024, 4096), (32, 128, 512, 2048, 8192)
         kills = seen = 0
         with ending() as compiling:
-            compiling.append(alice.start(*TRITON, *map(str, hers), TRITON_CACHE_DIR=triton_of(mount)))
-            compiling.append(bob.start(*TRITON, *map(str, his), TRITON_CACHE_DIR=triton_of(mount)))
+            compiling.append(start_triton(alice, mount, *hers))
+            compiling.append(start_triton(bob, mount, *his))
 
             def is_over() -> bool:
                 return all(process.poll() is not None for process in compiling)

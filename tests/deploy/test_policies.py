@@ -8,13 +8,12 @@ from tests.deploy.containers import Container
 from tests.deploy.hosts import (
     ALICE,
     BOB,
-    TRITON,
     compile_kernels,
     end_without_a_word,
     ending,
     host,
+    start_triton,
     stats,
-    triton_of,
     with_compilers,
 )
 
@@ -55,12 +54,12 @@ def test_what_one_container_published_the_others_read_and_cannot_change() -> Non
 def test_two_users_who_compile_the_same_kernels_at_once_both_get_them() -> None:
     with host("--policy", "publish") as (mount, start):
         alice, bob = with_compilers(start, "a", ALICE, mount), with_compilers(start, "b", BOB, mount)
-        blocks = ("32", "64", "128", "256")
+        blocks = (32, 64, 128, 256)
         with ending() as compiling:
-            compiling += [one.start(*TRITON, *blocks, TRITON_CACHE_DIR=triton_of(mount)) for one in (alice, bob)]
+            compiling += [start_triton(one, mount, *blocks) for one in (alice, bob)]
             end_without_a_word(compiling)
-        assert compile_kernels(alice, mount, 32, 64, 128, 256)["hits"] == [True] * 4
-        assert compile_kernels(bob, mount, 32, 64, 128, 256)["hits"] == [True] * 4
+        assert compile_kernels(alice, mount, *blocks)["hits"] == [True] * 4
+        assert compile_kernels(bob, mount, *blocks)["hits"] == [True] * 4
 
 
 def test_private_containers_do_not_see_each_other_and_share_the_bytes() -> None:
