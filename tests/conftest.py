@@ -19,7 +19,7 @@ import hypothesis
 import pytest
 
 from kcachefs.filelock import open_locked
-from tests import command_server, durations
+from tests import command_server, disks, durations
 from tests.disks import Disk, ext4, tmpfs
 
 # The mounts of the tests are listed apart from those of the machine, and their logs go with them. This is set here and
@@ -28,6 +28,11 @@ _TESTS = Path(__file__).parent
 _OWN = Path(tempfile.mkdtemp(prefix="kcachefs-test-run-"))
 os.environ["KCACHEFS_RUNTIME_DIR"] = str(_OWN / "run")
 os.environ["KCACHEFS_LOG_DIR"] = str(_OWN / "log")
+# Folders of tests lie there too. As the file system's `top directory` it has ext4 give each of them a part of the disk
+# of its own: where many files were just deleted, ext4 looks at every one of them whenever one is created.
+_OWN.chmod(0o711)
+tempfile.tempdir = str(_OWN)
+disks.spread_folders(_OWN)
 # Nor does it matter to them how the machine is configured.
 os.environ["KCACHEFS_SYSTEM_CONFIG"] = str(_OWN / "config.toml")
 os.environ["XDG_CONFIG_HOME"] = str(_OWN / "config")

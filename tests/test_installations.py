@@ -14,6 +14,7 @@ import pytest
 from kcachefs import __version__
 from kcachefs.live.web import assets
 from tests.cli.scene import PACKAGE, Scene, scene
+from tests.copies import copy_package
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.mount
@@ -32,7 +33,7 @@ def a_copy(place: Scene) -> Iterator[Path]:
     """Where another kcachefs is installed, which a test may do anything to. Commands of the scene are that one."""
     with pytest.MonkeyPatch.context() as patch:
         copy = place.folder / "installed"
-        shutil.copytree(PACKAGE, copy / "kcachefs")  # with its bytecode, or the first command would compile it anew
+        copy_package(copy / "kcachefs")
         patch.setitem(place.environment, "PYTHONPATH", str(copy))
         yield copy
         place.take_away()
@@ -95,7 +96,7 @@ def test_a_mount_of_another_version_is_named_as_the_reason(place: Scene, copy: P
     place.run("runs").refused_with(4, f"kcachefs: {place.mountpoint}: {why}")
     place.run("stats").refused_with(4, why)
     if version < __version__:
-        shutil.copytree(PACKAGE, copy / "kcachefs", dirs_exist_ok=True)  # upgraded
+        copy_package(copy / "kcachefs")  # upgraded
         place.must("reload", place.mountpoint)
         place.must("runs")
         place.must("stats")

@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import shutil
 import signal
 import site
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.cli.scene import PACKAGE, Scene, scene
+from tests.copies import copy_package
 from tests.store.test_salvage import with_a_damaged_tree, zero_a_leaf
 from tests.waiting import PATIENCE, until
 
@@ -105,7 +105,7 @@ def test_a_daemon_is_the_kcachefs_that_was_called_in_its_folder(
 
 def version_of(package: Path, version: str) -> None:
     """Put a copy of kcachefs there that says it is that version. Its bytecode comes along, and is good but for one."""
-    shutil.copytree(PACKAGE, package)
+    copy_package(package)
     text = (package / "__init__.py").read_text()
     (package / "__init__.py").write_text(re.sub('__version__ = ".*"', f'__version__ = "{version}"', text))
 

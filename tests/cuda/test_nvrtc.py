@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from kcachefs.caches.record import META_LIMIT
 from kcachefs.cuda import Compiled, NvrtcCache
 from kcachefs.cuda.compiler import compile_program, compiler_version, supported_archs
 from kcachefs.errors import CompileFailed, UsageError
+from tests.copies import copy_package
 
 SOURCE = 'extern "C" __global__ void k(int *a) { *a = 1; }'
 TEMPLATE = "template <int N> __global__ void k(int *a) { *a = N; }"
@@ -274,8 +274,7 @@ def test_the_compiler_is_known_to_the_build() -> None:
 
 def test_another_version_of_the_project_compiles_anew(cache: NvrtcCache, tmp_path: Path) -> None:
     cache.compile(SOURCE, "compute_90")
-    package = Path(kcachefs.__file__).parent
-    shutil.copytree(package, tmp_path / "later" / "kcachefs")
+    copy_package(tmp_path / "later" / "kcachefs")
     start = tmp_path / "later" / "kcachefs" / "__init__.py"
     start.write_text(start.read_text().replace(f'"{kcachefs.__version__}"', '"99.0"'))
     code = (

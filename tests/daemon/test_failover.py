@@ -30,6 +30,7 @@ from kcachefs.store import Store
 from kcachefs.store.records import FORMAT
 from tests import command_server, forked_daemons
 from tests.cli.scene import runs
+from tests.copies import copy_package
 from tests.daemon import kills
 from tests.engines.mounting import Mount, delete_in_use, kill, temporary_folder
 from tests.pids import limited
@@ -297,9 +298,8 @@ def reload(mountpoint: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def installed(base: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the code that a test can change; the commands below run from it."""
-    package = Path(kcachefs.__file__).parent
     copy = base / "installed" / "kcachefs"
-    shutil.copytree(package, copy)  # with what is compiled: it stays good for what is not changed
+    copy_package(copy)
     monkeypatch.setenv("PYTHONPATH", str(copy.parent))
     monkeypatch.chdir(base)
     return copy

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +12,11 @@ pytest.importorskip("triton")
 from kcachefs.core.insight_info import RunInfo
 from kcachefs.mounts.insight_reports import InsightReports
 from tests.engines.mounting import Mount, temporary_folder
+from tests.forked_programs import Program
 from tests.waiting import until
 
 pytestmark = pytest.mark.mount
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import time
 import triton
@@ -34,20 +32,16 @@ input()
 
 def compile_on(mount: Mount) -> tuple[float, RunInfo]:
     """How many seconds the program compiled, and what the mount knows of it."""
-    environment = {**os.environ, "TRITON_CACHE_DIR": str(mount.mountpoint / "triton"), "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(mount.mountpoint / "triton")}
     reports = InsightReports.of(mount.mountpoint)
 
     def told() -> RunInfo | None:
         reports.entries(settle=True)
         return next((run for run in reports.runs() if run.pid == program.pid), None)
 
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as program:
+    file = mount.store.with_name("program.py")
+    file.write_text(PROGRAM)
+    with Program(file, env=environment, stdin=subprocess.PIPE) as program:
         assert program.stdout is not None
         seconds = float(program.stdout.readline())
         run = until(told)

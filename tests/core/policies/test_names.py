@@ -102,10 +102,10 @@ requests = st.one_of(
 )
 @given(asked=st.lists(st.tuples(st.sampled_from(UIDS), requests), min_size=20, max_size=60))
 def test_no_request_leads_out_of_the_store(
-    sharing: Sharing, caplog: pytest.LogCaptureFixture, asked: list[tuple[int, tuple[int, int, bytes]]]
+    sharing: Sharing, caplog: pytest.LogCaptureFixture, tmp_path: Path, asked: list[tuple[int, tuple[int, int, bytes]]]
 ) -> None:
     caplog.clear()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
         base = Path(folder)
         (base / "outside").write_text("untouched")
         line = Line(base / "store", caplog, _maker(sharing))
