@@ -141,6 +141,7 @@ def test_a_full_hit_needs_no_right_to_write(made: World) -> None:
 
 @pytest.mark.timeout(600)
 def test_killed_workers_are_not_noticed(made: World) -> None:
+    environment(made.mount.mountpoint)  # links torch's header into the mount again, which may have been mounted anew
     evict_all(made)
     process = start_program(INDUCTOR, made.environment, "mlp")
     killed = kill_while_it_runs(made.mount, process, pause=PAUSE)
