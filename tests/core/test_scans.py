@@ -10,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 from tests import command_server
 from tests.core.cachers import content
 from tests.core.policies.mounts import each_engine, mounted, settled
@@ -82,7 +83,7 @@ def test_four_writers_stay_within_the_quota_beside_a_scan(engine: str) -> None:
                 assert writer.result() == entries
             stop.touch()
             assert scanner.result() > 0
-        assert largest <= QUOTA * 1.25
+        assert largest <= QUOTA * 1.1 + DEFAULT_VOLUME_SIZE, "docs/usage.md says what it can be exceeded by"
         numbers = settled(mount).namespaces["triton"]
         assert numbers.evictions > 0
         assert numbers.hits == 0, "nobody used anything"

@@ -83,8 +83,8 @@ class Server:
 
 @contextmanager
 def serving(scene: Scene, *options: str | Path, user: int | None = None, **environment: str) -> Iterator[Server]:
-    """`kcachefs web` during the scope; it has to end in good order."""
-    command = [*KCACHEFS, "web", "--json", *map(str, options)]
+    """`kcachefs web` during the scope; it has to end in good order, and also ends when the tests are killed."""
+    command = ["setpriv", "--pdeathsig", "TERM", *KCACHEFS, "web", "--json", *map(str, options)]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
