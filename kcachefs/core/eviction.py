@@ -294,14 +294,15 @@ class Evictor:
                     self._remover.breathe_at(pace(), time.monotonic() - began)
                     began = time.monotonic()
         self._in_use = (self._in_use | set(batch)) - taken
-        self._nodes.cut_off.intersection_update(self._in_use)
+        cut_off = self._nodes.cut_off
+        cut_off -= {one for one in cut_off.copy() if self._table.get(one) is None and not self._nodes.exists(one)}
         if len(taken) < len(batch):
             self._uses.renew(set(batch) - taken)
             self._uses.flush_if_possible()
         return taken
 
     def _probed(self, entry: int, names: list[Name], inodes: set[int]) -> Probed:
-        return Probed(entry, names, inodes, lambda: self._walk.members(entry, names))
+        return Probed({entry}, names, inodes, lambda: self._walk.members(entry, names))
 
     def _is_held(self, ino: int) -> bool:
         """Whether the kernel knows it, and did all the time. No lock may be held: after a worker died it is asked."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from kcachefs.core.files import Files
@@ -28,8 +29,8 @@ class Lifetimes:
         self._files = files
         self.leaving = set(nodes.orphans)
         """Folders without a name that still have names in them, which nobody may see; at first, all orphans."""
-        self._untold: dict[int, tuple[int, bytes]] = {}
-        """Folder and name of orphans that the kernel may still know by that name."""
+        self._untold: deque[tuple[int, int, bytes]] = deque()
+        """Inode, folder and name that the kernel may still know."""
 
     def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
         """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
@@ -48,11 +49,13 @@ class Lifetimes:
     def keep_name(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
         """A chore took this name away, not the kernel. If the kernel knows the inode, it has to be told.
 
-        The record keeps the name as well: the worker may die before that.
+        An orphan's record keeps the name as well: the worker may die before that. A file may have another name yet.
         """
         if ino in self._nodes.orphans:
             txn.put(orphan_key(ino), name_key(parent, name))
-            self._untold[ino] = parent, name
+        elif not self._nodes.has_references(ino):
+            return
+        self._untold.append((ino, parent, name))
 
     def take_untold(self) -> Iterator[tuple[int, bytes]]:
         """The names kept since this was asked last.
@@ -60,16 +63,16 @@ class Lifetimes:
         What is open at an eviction would outlive it: in the kernel it keeps its name, in a folder that has none.
         """
         while self._untold:
-            ino, name = self._untold.popitem()
-            if ino in self._nodes.orphans:
-                yield name
+            ino, parent, name = self._untold.popleft()
+            if self._nodes.exists(ino):
+                yield parent, name
 
     def recall_names(self) -> None:
         """Keep the names again that the worker before this one kept."""
         for ino in self._nodes.orphans:
             with contextlib.suppress(RecordDamaged):
                 if key := self._catalog.get(orphan_key(ino)):
-                    self._untold[ino] = number_of(key), name_of(key)[1]
+                    self._untold.append((ino, number_of(key), name_of(key)[1]))
 
     def release(self, ino: int, count: int) -> bool:
         """The kernel lets go of `count` references; returns whether that leaves an orphan that it no longer knows."""

@@ -241,12 +241,14 @@ class NameRequests(ListingRequests):
                 return
             self.policy.authorize_remove(caller, parent, name, is_dir=False)
         self.tree.unlink(caller, parent, name)
+        self._miss(parent, name)
 
     def rmdir(self, caller: Caller, parent: int, name: bytes) -> None:
         _refuse_reserved(parent, name)
         if self._has_policy:
             self.policy.authorize_remove(caller, parent, name, is_dir=True)
         self.tree.rmdir(caller, parent, name)
+        self._miss(parent, name)
 
     def authorize_rename(
         self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int

@@ -73,7 +73,8 @@ class Nodes:
         self.let_go_since_probe: set[int] | None = None
         """Inodes that the kernel let go of since the evictor began to probe; None while it does not."""
         self.cut_off: set[int] = set()
-        """Entries whose names the kernel was told to drop, to see if they are in use, and has not asked for since."""
+        """Entries, and inodes of other folders, whose names the kernel was told to drop, to see if they are in use, and
+        has not asked for since."""
         self.orphans = set(map(number_of, store.catalog.keys(b"x")))
         """Inodes without a name that something still uses."""
 
@@ -207,7 +208,7 @@ class Nodes:
         if folder in self.orphans:
             return True
         try:
-            return bool(self.cut_off) and self.get(folder).entry in self.cut_off
+            return bool(self.cut_off) and (folder in self.cut_off or self.get(folder).entry in self.cut_off)
         except FsError:  # it is gone
             return False
 

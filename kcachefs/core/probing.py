@@ -3,8 +3,9 @@
 The kernel remembers names for as long as it likes, and with each name an inode. Told that the name of a folder is gone,
 it drops that name and all below it that nobody uses. What is in use stays, with its own name, in a folder that no path
 leads to any more. There the name would outlive its use, and with it the inode, and nobody could tell the kernel to drop
-the folder again. So after half of the time each name is told by itself of what is still known: it goes with the last
-use.
+the folder again. So after half of the time the name of each file that is still known is told by itself: it goes with
+the last use. A folder's own name is told only once no file below is in use, and in a later probe: whoever works there
+would find that their working directory has no path.
 
 For the same reason the kernel must not remember a miss in such a folder (`Nodes.is_cut_off`): it would keep the folder.
 """
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.walk import Member, Name
+from kcachefs.errors import FsError
 
 PROBE_SECONDS = 0.5
 """How long the kernel is given to let go of what nobody uses."""
@@ -25,8 +27,8 @@ PROBE_SECONDS = 0.5
 class Probed(NamedTuple):
     """An entry, or something else that goes as a whole."""
 
-    entry: int
-    """Its number, 0 if it is no entry."""
+    keys: set[int]
+    """What stands for it in `Nodes.cut_off`: the number of its entry, or each inode of something that is no entry."""
     names: list[Name]
     """Where it is."""
     inodes: set[int]
@@ -44,24 +46,31 @@ class Prober:
 
     def probe(self, things: list[Probed], is_held: Callable[[int], bool]) -> bool:
         """Whether anything is still held after the kernel had time to let go of it."""
-        begun, has_told_each = time.monotonic(), False
+        since, has_told_each, cut_off = time.monotonic(), False, self._nodes.cut_off
+        again = [not thing.keys.isdisjoint(cut_off) for thing in things]
         for thing in things:
-            if thing.entry:
-                self._nodes.cut_off.add(thing.entry)
+            cut_off |= thing.keys
             for parent, name in thing.names:
                 self._name_gone(parent, name)
         while any(held := [any(map(is_held, thing.inodes)) for thing in things]):
-            seconds = time.monotonic() - begun
-            if seconds >= PROBE_SECONDS:
-                return True
-            if seconds >= PROBE_SECONDS / 2 and not has_told_each:
-                has_told_each = True
-                self._tell_each([thing for thing, one in zip(things, held, strict=True) if one], is_held)
+            if time.monotonic() - since >= PROBE_SECONDS / 2:  # a first look at much may take longer than that
+                if has_told_each:
+                    return True
+                for thing, is_known, was_cut_off in zip(things, held, again, strict=True):
+                    if is_known:
+                        self._tell_each(thing, is_held, was_cut_off)
+                since, has_told_each = time.monotonic(), True
             time.sleep(0.002)
         return False
 
-    def _tell_each(self, things: list[Probed], is_held: Callable[[int], bool]) -> None:
-        for thing in things:
-            for ino, parent, name in thing.members():
-                if ino in thing.inodes and is_held(ino):
-                    self._name_gone(parent, name)
+    def _tell_each(self, thing: Probed, is_held: Callable[[int], bool], was_cut_off: bool) -> None:
+        known = [member for member in thing.members() if member[0] in thing.inodes and is_held(member[0])]
+        files = [member for member in known if not self._is_folder(member[0])]
+        for _, parent, name in files or (known if was_cut_off else ()):
+            self._name_gone(parent, name)
+
+    def _is_folder(self, ino: int) -> bool:
+        try:
+            return self._nodes.get(ino).is_dir
+        except FsError:  # it is gone
+            return False

@@ -96,7 +96,7 @@ class Reaper:
         """Whether somebody has it, or something below it, open or mapped, or works there."""
         held = {below for below in inodes if self._nodes.is_held(below)}
         return bool(held) and self._prober.probe(
-            [Probed(0, names, held, lambda: self._walk.below(ino))], self._nodes.is_held
+            [Probed(held, names, held, lambda: self._walk.below(ino))], self._nodes.is_held
         )
 
     def _drop(self, ino: int, parent: int, name: bytes) -> bool:

@@ -218,15 +218,26 @@ def worked_in(entry: Path) -> Iterator[None]:
     os.close(folder)
 
 
+@contextmanager
+def tidied(entry: Path) -> Iterator[None]:
+    """The kernel remembers what was removed."""
+    folder = os.open(entry, os.O_RDONLY)
+    yield
+    os.unlink("kernel.cubin", dir_fd=folder)
+    os.rmdir("empty", dir_fd=folder)
+    os.close(folder)
+
+
 @pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
 def test_what_was_in_use_when_it_should_have_gone_goes_once_it_is_not(base: Path, engine: str) -> None:
     """Nobody looks at it again, and the kernel has memory enough to remember all of it."""
     with Mount(base / "mount", base / "store", engine, "--grace", "0") as mount:
-        for use in (opened, mapped, opened_below, worked_in):
+        for use in (opened, mapped, opened_below, worked_in, tidied):
             name = use.__name__
             entry = mount.mountpoint / "triton" / name
             kernel(mount.mountpoint, name)
             (entry / "folder" / "deeper").mkdir(parents=True)
+            (entry / "empty").mkdir()
             (entry / "folder" / "deeper" / "file").write_bytes(b"content")
             evict = partial(command_server.run, "evict", "--mount", mount.mountpoint, f"triton/{name}")
             with use(entry):
@@ -234,6 +245,25 @@ def test_what_was_in_use_when_it_should_have_gone_goes_once_it_is_not(base: Path
                 assert (done.returncode, "in use" in done.stdout) == (1, True), done
             until(lambda evict=evict: evict().returncode == 0, f"what was {name} is evicted")  # type: ignore[misc]
             until(lambda: _told(mount)["store"]["nameless"] == 0, f"nothing is left of what was {name}")
+
+
+@pytest.mark.parametrize("engine", ["direct", "pyfuse3"])
+def test_who_works_below_an_entry_in_use_still_knows_where(base: Path, engine: str) -> None:
+    with Mount(base / "mount", base / "store", engine, "--grace", "0") as mount:
+        kernel(mount.mountpoint, "KEY")
+        folder = mount.mountpoint / "triton" / "KEY" / "folder"
+        folder.mkdir()
+        (folder / "file").write_bytes(b"content")
+
+        def work() -> str:
+            os.chdir(folder)
+            with open("file", "rb"):
+                for _ in range(2):
+                    done = command_server.run("evict", "--mount", mount.mountpoint, "triton/KEY")
+                    assert "in use" in done.stdout, done
+                return os.getcwd()
+
+        assert in_child(work) == str(folder)
 
 
 def test_hits_and_misses_are_those_that_were_made(base: Path) -> None:

@@ -263,12 +263,31 @@ def test_the_kernel_is_told_of_each_file_that_was_open_when_its_entry_went(tmp_p
         assert not fs.nodes.orphans
 
 
+def test_the_kernel_is_told_of_each_name_that_a_file_had(tmp_path: Path) -> None:
+    told = Told()
+    with opened(tmp_path / "store", Limits(grace=0.0), told) as fs:
+        write(fs, "triton/KEY/one", b"content")
+        write(fs, "triton/OTHER/kept", b"content")
+        fs.settle()
+        key, ino, other = (find(fs, f"triton/{path}") for path in ("KEY", "KEY/one", "OTHER/kept"))
+        for file, name in ((ino, b"two"), (other, b"linked")):
+            fs.link(ROOT, file, key, name)  # the kernel knows it from then on
+        assert fs.evictor.evict(key, force=True)
+        fs.let_go_of_orphans()
+        assert {(key, b"one"), (key, b"two"), (key, b"linked")} <= set(told.gone)
+        fs.forget(ino, 1)
+        fs.forget(other, 1)
+        assert not fs.nodes.orphans
+        assert exists(fs, "triton/OTHER/kept")
+
+
 def test_a_miss_is_not_to_be_remembered_in_a_folder_that_no_name_leads_to(tmp_path: Path) -> None:
     """The kernel would keep the folder for it."""
     told = Told()
     with opened(tmp_path / "store", Limits(grace=0.0), told) as fs:
         write(fs, "triton/KEY/kernel.ptx", b"content")
         write(fs, "triton/OTHER/kernel.ptx", b"content")
+        write(fs, "triton/THIRD/kernel.ptx", b"content")
         fs.settle()
         key, other = (fs.hold(find(fs, f"triton/{name}")) for name in ("KEY", "OTHER"))
         missed(fs, key)
@@ -276,6 +295,10 @@ def test_a_miss_is_not_to_be_remembered_in_a_folder_that_no_name_leads_to(tmp_pa
         assert fs.evictor.evict_all([key]) == set()
         missed(fs, key)
         assert (key, b"missing") in told.gone, "it was told to drop the folder's name"
+        told.gone.clear()
+        assert fs.evictor.evict_all([find(fs, "triton/THIRD")])
+        missed(fs, key)
+        assert (key, b"missing") in told.gone, "whatever else was evicted since"
         fs.forget(fs.lookup(ROOT, find(fs, "triton"), b"KEY") or 0, 1)
         told.gone.clear()
         missed(fs, key)

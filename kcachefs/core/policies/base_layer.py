@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from kcachefs.core.layouts import Kind
 from kcachefs.core.parts import Parts
 from kcachefs.core.tree import DOTDOT, Row
-from kcachefs.store.inode_numbers import ALIAS_BITS, ROOT_INO
+from kcachefs.errors import FsError
+from kcachefs.store.inode_numbers import ALIAS_BITS, ROOT_INO, first_alias
 
 
 class BaseLayer:
@@ -82,6 +83,18 @@ class BaseLayer:
                 found = self._tree.find(found, name) if found is not None else None
             if found is not None:
                 yield found
+
+    def aliases(self, ino: int) -> Iterator[int]:
+        """The numbers under which users see a folder of an entry of the base, whether or not they ever looked."""
+        try:
+            node = self._nodes.get(ino)
+            if node.nlink and not (node.entry and self.root_above(ino) == ROOT_INO):
+                return
+        except FsError:  # it is gone, or what it was in
+            pass
+        if ino < 1 << ALIAS_BITS:
+            for root in self._roots - {ROOT_INO}:
+                yield first_alias(root, ino)
 
     def merge(self, folder: int, rows: list[Row], below: int, cookie: int, limit: int) -> list[Row]:
         """A part of a private folder's listing with what shows from the base."""

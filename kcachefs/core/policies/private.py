@@ -265,7 +265,7 @@ class Private(Policy):
         return rows if self._base is None or below is None else self._base.merge(ino, rows, below, cookie, limit)
 
     def also_named_in(self, parent: int) -> Iterable[int]:
-        return self._base.folders_above(parent) if self._base is not None else ()
+        return [*self._base.folders_above(parent), *self._base.aliases(parent)] if self._base is not None else ()
 
     # --- changing -----------------------------------------------------------------------------------------------------
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,7 @@ from kcachefs.errors import FsError
 from kcachefs.store import Options, Store
 from kcachefs.store.inode_numbers import ALIAS_BASE, ROOT_INO, VIRTUAL_BASE
 from kcachefs.store.records import META_PRIVATE
+from tests import command_server
 from tests.core.policies.mounts import (
     ALICE,
     BOB,
@@ -35,7 +39,7 @@ from tests.core.policies.mounts import (
     settled,
     triton_put,
 )
-from tests.engines.callers import Child
+from tests.engines.callers import Child, Identity
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
 from tests.waiting import until
@@ -247,6 +251,47 @@ def test_the_base_is_seen_by_all_and_changed_by_none(engine: str) -> None:
         assert sorted(as_user(ALICE, lambda: os.listdir(triton))) == ["BASE", "MINE"]
         assert as_user(BOB, lambda: os.listdir(triton)) == ["BASE"]
         assert os.listdir(triton) == ["BASE"]
+
+
+@each_engine
+def test_an_entry_of_the_base_that_was_in_use_is_evicted_once_it_is_not(engine: str) -> None:
+    """Users see its folder under numbers of their own, and nobody looks at it again."""
+    with mounted(engine, *BASED, "--grace", "0") as mount:
+        entry = mount.mountpoint / "triton" / "KEY"
+
+        def make() -> None:
+            triton_put(entry, "kernel.cubin", b"base")
+            (entry / "folder").mkdir()
+            (entry / "folder" / "file").write_bytes(b"base")
+
+        as_user(None, make)
+        settled(mount)
+        evict = partial(command_server.run, "evict", "--mount", mount.mountpoint, "*triton/KEY")
+        for name in ("kernel.cubin", "folder/file"):
+            with holding(entry / name, BOB):
+                assert "in use" in evict().stdout
+            until(lambda: evict().returncode == 0, f"the entry of {name} is evicted")
+            as_user(None, make)
+            settled(mount)
+
+
+@contextlib.contextmanager
+def holding(path: Path, who: Identity) -> Iterator[None]:
+    """Another process of that user has the file open."""
+    ours, theirs = socket.socketpair()
+
+    def hold() -> None:
+        ours.close()
+        with open(path, "rb"):
+            theirs.send(b"opened")
+            theirs.recv(1)  # nothing, at the end
+
+    with ours, Child(hold, who) as child:
+        theirs.close()
+        assert ours.recv(6) == b"opened"
+        yield
+        ours.close()
+        child.result()
 
 
 @each_engine
