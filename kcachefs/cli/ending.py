@@ -65,11 +65,17 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
         number = signal.SIGINT
     elif isinstance(error, SystemExit) and error.code in _NUMBERS_BY_CODE:
         number = _NUMBERS_BY_CODE[error.code]
-        signal.signal(number, _unwind)
     else:
         sys.__unraisablehook__(dropped)
         return
-    # Not at once: its exception would be raised in here, and be dropped as well.
-    again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
-    again.daemon = True
-    again.start()
+    # Not at once: its exception would be raised in here, and be dropped as well. On a busy machine it is all the same.
+    while True:
+        try:
+            if number in NUMBERS:
+                signal.signal(number, _unwind)
+            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+            return
+        except (KeyboardInterrupt, SystemExit):
+            continue

@@ -140,6 +140,27 @@ def test_a_signal_that_comes_while_an_object_is_destroyed_ends_a_command(number:
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "unwound\n", "")
 
 
+_BUSY = """
+import threading
+class Timer(threading.Timer):
+    times = 0
+    def start(self):
+        super().start()
+        Timer.times += 1
+        if Timer.times == 1:
+            self.join()
+threading.Timer = Timer
+"""
+"""The first time, the signal is sent before whoever sends it goes on, as on a busy machine."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_is_sent_again_and_comes_too_early_is_not_lost(number: signal.Signals) -> None:
+    code = _BUSY + _DESTRUCTION.format(number=int(number))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "unwound\n", "")
+
+
 def test_other_exceptions_that_python_drops_are_still_told() -> None:
     code = (
         "from kcachefs.cli import ending\n"
