@@ -117,7 +117,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     command_server.stop()
     if not hasattr(config, "workerinput"):
         gc.unfreeze()  # extension modules tell at the end what they think has leaked
-    multiprocessing.util._run_finalizers()  # its folder is in ours
+    multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]  # its folder is in ours
     shutil.rmtree(_OWN, ignore_errors=True)
 
 
