@@ -331,13 +331,10 @@ def run_as_main(code: str | bytes, file: str) -> None:
 
 
 def _go_beside(pid: int, uid: int, gid: int, groups: list[int]) -> None:
-    """Be that user in the mount namespace of that process, and may look at oneself as a new program may."""
+    """Be that user in the mount namespace of that process."""
     with open(f"/proc/{pid}/ns/mnt", "rb") as namespace:
         assert ctypes.CDLL(None).setns(namespace.fileno(), _CLONE_NEWNS) == 0
-    os.setgroups(groups)
-    os.setgid(gid)
-    os.setuid(uid)
-    libc.prctl(_PR_SET_DUMPABLE, 1)
+    _be_user(uid, gid, groups)
 
 
 def _go_inside(pid: int, user: int) -> None:
@@ -350,11 +347,16 @@ def _go_inside(pid: int, user: int) -> None:
         if code < 0:
             os.kill(os.getpid(), -code)
         os._exit(code)
-    os.setgroups([])
-    os.setgid(user)
-    os.setuid(user)
-    libc.prctl(_PR_SET_DUMPABLE, 1)
+    _be_user(user, user, [])
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _be_user(uid: int, gid: int, groups: list[int]) -> None:
+    """And be one that may look at itself, as a new program may."""
+    os.setgroups(groups)
+    os.setgid(gid)
+    os.setuid(uid)
+    libc.prctl(_PR_SET_DUMPABLE, 1)
 
 
 def _read_variables_again() -> None:
