@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import json
 import os
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from kcachefs.store import Options, Store
 from kcachefs.store.inode_numbers import ALIAS_BASE, ROOT_INO, VIRTUAL_BASE
 from kcachefs.store.records import META_PRIVATE
 from tests import command_server
+from tests.cli.scene import holding
 from tests.core.policies.mounts import (
     ALICE,
     BOB,
@@ -39,7 +38,7 @@ from tests.core.policies.mounts import (
     settled,
     triton_put,
 )
-from tests.engines.callers import Child, Identity
+from tests.engines.callers import Child
 from tests.engines.mounting import Mount
 from tests.engines.refusals import refused
 from tests.waiting import until
@@ -268,30 +267,11 @@ def test_an_entry_of_the_base_that_was_in_use_is_evicted_once_it_is_not(engine: 
         settled(mount)
         evict = partial(command_server.run, "evict", "--mount", mount.mountpoint, "*triton/KEY")
         for name in ("kernel.cubin", "folder/file"):
-            with holding(entry / name, BOB):
+            with holding("sh", "-c", 'exec 3<"$0"; echo holding; exec cat', str(entry / name), user=BOB.uid):
                 assert "in use" in evict().stdout
             until(lambda: evict().returncode == 0, f"the entry of {name} is evicted")
             as_user(None, make)
             settled(mount)
-
-
-@contextlib.contextmanager
-def holding(path: Path, who: Identity) -> Iterator[None]:
-    """Another process of that user has the file open."""
-    ours, theirs = socket.socketpair()
-
-    def hold() -> None:
-        ours.close()
-        with open(path, "rb"):
-            theirs.send(b"opened")
-            theirs.recv(1)  # nothing, at the end
-
-    with ours, Child(hold, who) as child:
-        theirs.close()
-        assert ours.recv(6) == b"opened"
-        yield
-        ours.close()
-        child.result()
 
 
 @each_engine
