@@ -649,7 +649,7 @@ def test_locks_are_taken_in_the_order_that_the_page_gives(tmp_path: Path, monkey
         RLock=lambda: Watched(threading.RLock(), names, order, held),
     )
     stores = ("catalog", "store", "ledger", "volumes", "slots", "spool", "frame_cache", "dictionaries", "listings")
-    cores = ("history", "runs", "start_profiles", "accounts", "report_folder")
+    cores = ("history", "runs", "start_profiles", "accounts")
     for module in (*(f"store.{name}" for name in stores), *(f"core.{name}" for name in cores)):
         monkeypatch.setattr(f"kcachefs.{module}.threading", watching)
     with Store(tmp_path / "store", Options(background=False, volume_size=1 << 20)) as store:
@@ -657,7 +657,7 @@ def test_locks_are_taken_in_the_order_that_the_page_gives(tmp_path: Path, monkey
         fs = Filesystem(store, FsOptions(limits=limits))
         assert fs.quotas is not None
         in_store = (store.catalog, store.objects.ledger, store.volumes, store.slots, store.spool, store.objects.cache)
-        in_core = (fs.history, fs.runs, fs.profiles, fs.quotas.accounts, fs.report)
+        in_core = (fs.history, fs.runs, fs.profiles, fs.quotas.accounts)
         for owner in (*in_store, store.dictionaries, store.listings, *in_core):
             names |= {
                 id(lock): f"{type(owner).__name__}.{name}"
@@ -678,7 +678,6 @@ def test_locks_are_taken_in_the_order_that_the_page_gives(tmp_path: Path, monkey
         "Volumes._sync_lock",
     }
     assert order >= {
-        ("ReportFolder._turn", "Catalog._fold_lock"),
         ("Catalog.lock", "Volumes._sync_lock"),
         ("Catalog.lock", "Accounts._lock"),
         ("Catalog.lock", "Dictionaries._lock"),

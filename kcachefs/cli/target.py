@@ -1,4 +1,4 @@
-"""Where an administrator's command goes: to the daemon of a mount, or to a store that is not mounted."""
+"""Where an administrator's command goes: to a mount's daemon, or to a store that is not mounted."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done.")]
 
 _OF_ENTRIES = ("ls", "pin", "evict")
-"""Verbs that name entries. What was written a moment ago is sealed first, because it is not an entry before that. In a
-store at rest everything is sealed."""
+"""Verbs that name entries. Recent writes are sealed first, because they are not an entry before that. In a store at
+rest everything is sealed."""
 _SETTLING_SECONDS = 2.0
-"""How long that may take before a command goes on without it."""
+"""How long sealing may take before a command goes on without it."""
 _T = TypeVar("_T")
 
 
@@ -89,11 +89,11 @@ def call(
         return msgspec.json.decode(store_process.ask(at_rest, verb, arguments), type=kind)
     finally:
         if not stays_open:
-            store_process.end(at_rest)  # others may want it while the result is printed
+            store_process.end(at_rest)  # others may want the store while the result is printed
 
 
 def insight(mount: Path | None, store: Path | None) -> InsightReports:
-    """What explains misses, of the mount or store that is meant."""
+    """The reports that explain misses, from the chosen mount or store."""
     from kcachefs.mounts.insight_reports import InsightReports, asking_daemon, asking_folder
 
     if (shared := _others_mount(mount, store)) is not None:
@@ -108,8 +108,8 @@ def insight(mount: Path | None, store: Path | None) -> InsightReports:
 
 
 def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
-    """The mount that is meant, if it is somebody else's: the one that is named, or the only one on a host where this
-    user has neither a mount nor a store."""
+    """The chosen mount, if it is somebody else's: the one that is named, or the only one on a host where this user has
+    neither a mount nor a store."""
     from kcachefs.daemon import registry
     from kcachefs.engines import mounting
     from kcachefs.mounts.finding import answers, mount_at
@@ -131,8 +131,8 @@ def _others_mount(mount: Path | None, store: Path | None) -> Path | None:
 
 
 def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]) -> _T:
-    """What a mount shows all users of their own things, in the form in which its daemon would answer its owner."""
-    from kcachefs.mounts import reports
+    """The data that a mount shows each user about their own things, as its daemon would return it to the owner."""
+    from kcachefs import reports
     from kcachefs.mounts.finding import not_ours
 
     if verb == "stats":
@@ -149,7 +149,7 @@ def _read_from(mount: Path, verb: str, kind: type[_T], arguments: dict[str, Any]
 
 
 def find_mount(mount: Path | None, store: Path | None) -> str | None:
-    """The mount of this user that is meant; None if there is none, so that the store is opened directly."""
+    """The chosen mount of this user; None if there is none, so that the store is opened directly."""
     from kcachefs.daemon import registry
     from kcachefs.mounts.finding import is_mounted, mount_at, nothing_at
 
@@ -162,7 +162,7 @@ def find_mount(mount: Path | None, store: Path | None) -> str | None:
         if not found:
             if configured and not is_mounted(configured):
                 raise nothing_at(configured, configured=True)
-            mount_at(wanted)  # says so if it does not answer
+            mount_at(wanted)  # raises if the mount does not answer
             named = " (named by KCACHEFS_MOUNT)" if configured else ""
             raise MountError(f"{wanted}{named}: is not one of your kcachefs mounts; see: kcachefs status")
         if store is not None and os.path.realpath(found[0].store) != os.path.realpath(store):

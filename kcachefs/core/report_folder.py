@@ -1,4 +1,4 @@
-"""The `.kcachefs` folder in every mount's root, for whoever has the mount but not the command.
+"""The `.kcachefs` folder in every mount's root, for users who have the mount but not the command.
 
 Its files are made when they are looked up, each time under a new inode number: the kernel keeps the pages of an inode
 that it knows, and would show the numbers of an hour ago. Reports that take long are made in another thread, one at a
@@ -12,8 +12,10 @@ import errno
 import itertools
 import stat
 import threading
+import time
 from collections.abc import Callable
 
+from kcachefs import reports
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.caller import Caller
 from kcachefs.core.nodes import new_inode
@@ -21,12 +23,18 @@ from kcachefs.errors import FsError
 from kcachefs.store.inode_numbers import REPORT_INO, ROOT_INO, above_earlier_workers
 from kcachefs.store.records import Inode
 
-FOLDER = b".kcachefs"
+FOLDER = reports.FOLDER.encode()
 _KEPT = 64
-"""Snapshots kept: those of processes that have looked and not yet read."""
+"""Snapshots kept for processes that have looked a file up and not yet read it."""
 
 _LARGE_KEPT = 8
 """The same for the slow files, which may be large."""
+
+_WAITING_MAX = 64
+"""Users who can be waiting for a slow report at a time."""
+
+_WAIT_SECONDS = 1.0
+"""A user who has not asked again for this long is no longer waiting."""
 
 Form = Callable[[Caller], bytes]
 """What a file holds for a caller."""
@@ -45,6 +53,9 @@ class ReportFolder:
         self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
         self._large: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_LARGE_KEPT)
         self._turn = threading.Lock()
+        self._is_making = False
+        self._waiting: dict[int, float] = {}
+        """When each user who was refused last asked; the first of them is the next to have a turn."""
         self._files: dict[bytes, Form] = {}
         self._slow_files: dict[bytes, Form] = {}
         self._numbered_files: dict[bytes, NumberedForm] = {}
@@ -91,12 +102,27 @@ class ReportFolder:
         return ino
 
     def _make_slowly(self, caller: Caller, form: Form) -> bytes:
-        if not self._turn.acquire(blocking=False):
+        if not self._take_turn(caller.uid):
             raise FsError(errno.EAGAIN, "another report is being made; ask again")
         try:
             return form(caller)
         finally:
-            self._turn.release()
+            with self._turn:
+                self._is_making = False
+
+    def _take_turn(self, uid: int) -> bool:
+        """Users have their turns in the order in which they first asked: one who asks in a loop delays nobody twice."""
+        with self._turn:
+            now = time.monotonic()
+            waiting = {one: asked for one, asked in self._waiting.items() if now - asked < _WAIT_SECONDS}
+            is_next = not self._is_making and next(iter(waiting), uid) == uid
+            if is_next:
+                self._is_making = True
+                waiting.pop(uid, None)
+            elif uid in waiting or len(waiting) < _WAITING_MAX:
+                waiting[uid] = now
+            self._waiting = waiting
+            return is_next
 
     def node(self, ino: int) -> Inode | None:
         if ino == REPORT_INO:
@@ -106,7 +132,7 @@ class ReportFolder:
 
     def read(self, ino: int, offset: int, size: int) -> bytes:
         found = self._snapshots.get(ino) or self._large.get(ino)
-        if found is None:  # one of another worker, or of long ago
+        if found is None:  # another worker made it, or it was made long ago
             raise FsError(errno.ESTALE, "the report is no longer known; open it again")
         return found[1][offset : offset + size]
 

@@ -1,7 +1,7 @@
-"""Watches one mount: the quick part of what people see, asked for about once a second, at little cost to its daemon.
+"""Watches one mount: the quick part of the live views, requested about once a second, at little cost to the daemon.
 
-Statistics are asked for each time. Runs, events and history are read from files by the daemon, so they are asked for
-only after the statistics changed, and not more often than `_PAUSES` says. One thread at a time may use a watch.
+Statistics are requested each time. The daemon reads runs, events and history from files, so we ask for them only after
+the statistics changed, and not more often than `_PAUSES` allows. One thread at a time may use a watch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from kcachefs import reports
 from kcachefs.core.insight_info import Event, RunInfo
 from kcachefs.core.report import Numbers, Statistics
 from kcachefs.daemon import control, registry
@@ -24,24 +25,23 @@ from kcachefs.errors import KcachefsError
 from kcachefs.live.health import concerns, is_full
 from kcachefs.live.series import KeptSamples, Sum
 from kcachefs.live.view import RANGES, Glance, Headline, Series, UserRow, Week
-from kcachefs.mounts import reports
 from kcachefs.mounts.insight_reports import InsightReports, asking_daemon, asking_folder
 
 WEEK_SECONDS = 7 * 86400.0
 RUNS_SHOWN, EVENTS_SHOWN = 50, 100
 _USERS_SHOWN = 20
 _EVENTS_KEPT = 10_000
-"""As many as a mount keeps."""
+"""As many events as a mount keeps."""
 _ANSWER_SECONDS = 3.0
 """A daemon that takes longer for its statistics is called silent."""
 _PATIENT_SECONDS = 120.0
-"""The same for what takes long."""
+"""The same limit for slow requests."""
 _PAUSES = {"runs": 2.0, "events": 3.0, "history": 10.0}
-"""Seconds between two questions of a kind, after something changed."""
+"""Seconds between two requests of a kind, after something changed."""
 _IDLE_PAUSE = 60.0
-"""The same where nothing seems to have changed."""
+"""The same pause where nothing seems to have changed."""
 _SLOWER_THROUGH_MOUNT = 5
-"""Through somebody else's mount every answer is a whole file."""
+"""Pauses are this many times longer through somebody else's mount, where every answer is a whole file."""
 
 AskStatistics = Callable[[], Statistics]
 
@@ -64,9 +64,9 @@ class Watch:
         """The mountpoint, or the folder of a store that is not mounted."""
         self.insight = insight
         self.own = own
-        """It is this user's, so that its daemon may be asked and told."""
+        """Whether the mount is this user's, so that its daemon may be asked and given orders."""
         self.at_rest = at_rest
-        """It is a store that is not mounted."""
+        """Whether this is a store that is not mounted."""
         self._statistics = statistics
         self._since = since
         span = WEEK_SECONDS if since is None else time.time() - since
@@ -79,13 +79,13 @@ class Watch:
         self._offset = 0.0
         """How far the clock was ahead of the monotonic one when events were last asked for."""
         self.events: list[Event] = []
-        """The newest last."""
+        """Events, the newest last."""
         self._glance: Glance | None = None
 
     @classmethod
     def of(cls, mount: Path) -> Watch:
-        """One of a mount: through its daemon if it is this user's, else through the mount, which shows users who do not
-        own it only their own things."""
+        """The watch of a mount: through its daemon if the mount is this user's. Otherwise through the mount, which
+        shows users who do not own it only their own data."""
         own = registry.read(str(mount)) is not None
         if not own:
             folder = asking_folder(mount)
@@ -93,7 +93,7 @@ class Watch:
         return cls(str(mount), InsightReports(asking_daemon(mount, _PATIENT_SECONDS)), lambda: _ask_statistics(mount))
 
     def glance(self) -> Glance:
-        """How things are now. Never fails: if the daemon does not answer, the glance says so."""
+        """The present state. Never fails: if the daemon does not answer, the glance says so."""
         try:
             self._refresh()
         except (KcachefsError, OSError, msgspec.DecodeError) as error:
@@ -101,7 +101,7 @@ class Watch:
         return self.last_known()
 
     def last_known(self, why: str = "") -> Glance:
-        """How things were when the daemon last answered; `why` says what is wrong now. Asks nobody."""
+        """The state when the daemon last answered; `why` says what is wrong now. Asks nobody."""
         now = time.time()
         last = self._glance
         made = Glance(
@@ -126,7 +126,7 @@ class Watch:
         return self._kept[name].series(now, self.events)
 
     def ask(self, verb: str, **arguments: Any) -> bytes:
-        """Have the daemon do something, as its owner may; returns the answer as JSON."""
+        """Have the daemon do something that only its owner may request; returns the answer as JSON."""
         return control.ask(registry.socket_path(self.place), verb, arguments, seconds=_PATIENT_SECONDS)
 
     # --- asking -------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Watch:
             self._kept[self._week_range].refresh(now)
 
     def _is_due(self, key: str, kind: str, now: float) -> bool:
-        """Whether to ask again; if so, notes that it was asked."""
+        """Whether it is time to ask again; if so, records that it was asked."""
         slower = 1 if self.own else _SLOWER_THROUGH_MOUNT
         when, known = self._asked.get(key, (0.0, None))
         change = self.change()
@@ -153,7 +153,7 @@ class Watch:
         return True
 
     def change(self) -> object:
-        """Another value whenever something was used, made or evicted, or another worker serves the mount."""
+        """A value that changes whenever something was used, made or evicted, or another worker serves the mount."""
         if self._numbers is None:
             return None
         total = self._numbers.total
@@ -162,7 +162,7 @@ class Watch:
         return *counts, self._numbers.since, (state.worker_pid, state.restarts, state.reloads) if state else None
 
     def _new_events(self) -> list[Event]:
-        """Events have the time of the clock: after it was set back, new ones look older than those that are known."""
+        """Events carry clock times: after the clock was set back, new events look older than known ones."""
         now = time.time()
         offset = now - time.monotonic()
         was_set_back = offset < self._offset - 1.0
@@ -258,7 +258,7 @@ def _state_word(watch: Watch, state: MountState | None, why: str) -> str:
 
 
 def _without_clock(glance: Glance) -> Glance:
-    """What is the same if nothing happened. The week moves on all the time, and is compared by what it adds up to."""
+    """The part of a glance that stays equal if nothing happened. The week always moves: its totals are compared."""
     week = msgspec.structs.replace(glance.headline.week, since=0.0)
     headline = msgspec.structs.replace(glance.headline, week=week, heard=0.0)
     return msgspec.structs.replace(glance, now=0.0, revision=0, headline=headline)

@@ -1,12 +1,12 @@
-"""Asks a mount what explains its misses: how entries were made, their artefacts, runs, tombstones, events, history.
+"""Asks a mount to explain its misses: how entries were made, their artefacts, runs, tombstones, events, history.
 
     reports = InsightReports.of(Path("/mnt/kernels"))
     entries = reports.entries(settle=True)
     for artifact in reports.artifacts([one.entry for one in entries], ["*.json"]):
         ...
 
-Asking uses nothing: no hit is counted and no entry becomes young. The mount's owner and root are told of everything;
-everyone else of their own entries and runs only. A command that also works on a store at rest brings its own `ask`.
+Asking is not a use: no hit is counted and no entry becomes young. The mount's owner and root see everything; all others
+see only their own entries and runs. A command that also works on a store at rest brings its own `ask`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kcachefs import reports
 from kcachefs.core.insight_info import (
     Artifact,
     Artifacts,
@@ -29,7 +30,6 @@ from kcachefs.core.insight_info import (
     path_hash,
 )
 from kcachefs.daemon import control, registry
-from kcachefs.mounts import reports
 from kcachefs.mounts.finding import not_ours
 
 Ask = Callable[[str, dict[str, Any]], bytes]
@@ -37,11 +37,11 @@ Ask = Callable[[str, dict[str, Any]], bytes]
 
 _T = TypeVar("_T")
 _BATCH = 1000
-"""Entries named in one request."""
+"""The most entries that one request names."""
 
 
 class InsightReports:
-    """What one mount, or one store at rest, reports."""
+    """The reports of one mount, or of one store at rest."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -52,10 +52,10 @@ class InsightReports:
         return cls(asking_daemon(mount) if registry.read(str(mount)) is not None else asking_folder(mount))
 
     def entries(self, *, settle: bool = False, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
-        """Entries and how they were made; with `settle` also what was written a moment ago.
+        """Entries and how they were made; with `settle`, including those that were written a moment ago.
 
-        With `run` only those that this run made or wrote into, with `since` those written since then; with both, those
-        that either chooses.
+        With `run`, only the entries that this run made or wrote into; with `since`, only those written since then; with
+        both, the entries that meet either condition.
         """
         return self._told("entries", list[MadeEntry], settle=settle, run=run, since=since)
 
@@ -67,10 +67,10 @@ class InsightReports:
         max_file: int = 64 << 20,
         head: int | None = None,
     ) -> Iterator[Artifact]:
-        """Files of these entries (by `MadeEntry.entry`) with their bytes, asked for as they are needed.
+        """Files of these entries (by `MadeEntry.entry`) with their bytes, requested as they are needed.
 
         `files` are shell patterns for names or for paths in the entry. Files larger than `max_file` come with None for
-        their bytes; with `head` each comes with only this many of its first bytes. Entries that have been evicted since
+        their bytes; with `head`, each comes with only this many of its first bytes. Entries that were evicted meanwhile
         are left out.
         """
         left = list(entries)
@@ -89,31 +89,33 @@ class InsightReports:
         return self._told("runs", list[RunInfo], settle=settle)
 
     def tombstones(self) -> dict[bytes, Tombstone]:
-        """What went, by `path_hash` of its path: for each path when it last went, and why."""
+        """By `path_hash` of each path: when the entry there last went, and why."""
         return {one.path_hash: one for one in self._told("tombstones", list[Tombstone])}
 
     def tombstone_of(self, path: str) -> Tombstone | None:
-        """When an entry with that path last went, and why; None if none did, or too long ago. Ask for all at once
-        where there are many."""
+        """When the entry at that path last went, and why; None if none did, or too long ago to be remembered.
+
+        For many paths call `tombstones` once instead.
+        """
         return self.tombstones().get(path_hash(path))
 
     def events(self, since: float = 0.0) -> list[Event]:
-        """What happened since then, the oldest first: evictions, damage, failovers, rewrites."""
+        """Events since then, the oldest first: evictions, damage, failovers, reloads, rewrites, resets."""
         return [one for one in self._told("events", list[Event], since=since) if one.when >= since]
 
     def history(self, since: float = 0.0) -> list[Sample]:
-        """What was used, made and evicted since then, in samples, the oldest first."""
+        """Samples of what was used, made and evicted since then, the oldest first."""
         return [one for one in self._told("history", list[Sample], since=since) if one.start + one.seconds > since]
 
     def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float] | None = None) -> int:
-        """Say what entries (by `MadeEntry.entry`) cost, as their artefacts have it; returns how many were there.
+        """Note how long entries (by `MadeEntry.entry`) took to make, as their artefacts say; returns how many existed.
 
-        `seconds` include what other entries cost that were compiled within that time; `parts` leave that out. From then
-        on, these numbers say what a hit on the entries saves. Only the mount's owner and root may give them.
+        `seconds` include the cost of other entries that were compiled within that time; `parts` leave it out. From then
+        on, a hit on one of these entries saves that much. Only the mount's owner and root may note costs.
         """
         costs, own = ({str(entry): cost for entry, cost in told.items()} for told in (seconds, parts or {}))
         noted = self._told("note_costs", int, costs=costs)
-        # On their own: an older daemon does not know parts, and would refuse both.
+        # Parts go in a request of their own: an older daemon does not know them, and would refuse the costs as well.
         return noted + (self._told("note_costs", int, costs={}, parts=own) if own else 0)
 
     def _told(self, verb: str, kind: type[_T], **arguments: Any) -> _T:
@@ -121,13 +123,13 @@ class InsightReports:
 
 
 def asking_daemon(mount: Path, seconds: float | None = None) -> Ask:
-    """Asks over the control socket of a mount of this user's; gives up if it is silent for `seconds`."""
+    """Asks over the control socket of a mount that is this user's; gives up if the daemon is silent for `seconds`."""
     socket = registry.socket_path(str(mount))
     return lambda verb, arguments: control.ask(socket, verb, arguments, seconds=seconds)
 
 
 def asking_folder(mount: Path) -> Ask:
-    """Reads the `.kcachefs` folder of a mount, which shows everybody their own."""
+    """Reads the `.kcachefs` folder of a mount, which shows each user their own reports."""
 
     def ask(verb: str, arguments: dict[str, Any]) -> bytes:
         if verb == "artifacts":
@@ -148,7 +150,7 @@ _FILES = {
     "events": "events.json",
     "history": "history.json",
 }
-"""The file of the folder that answers a verb."""
+"""By verb: the file in that folder with the answer."""
 
 
 def _read_entries(mount: Path, run: int | None, since: float | None) -> bytes:

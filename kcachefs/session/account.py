@@ -1,4 +1,4 @@
-"""What a mount did during a session, in one line: its own statistics before and after."""
+"""A one-line account of a session, from the statistics of the mount before and after it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from kcachefs import config
+from kcachefs import config, reports
 from kcachefs.daemon import control, registry
 from kcachefs.errors import KcachefsError, MountError
-from kcachefs.mounts import reports
 from kcachefs.mounts.insight_reports import InsightReports
 
 
@@ -22,18 +21,18 @@ class Account:
     misses: int = 0
     bytes_served: int = 0
     bytecode_hits: int = 0
-    """The part of the hits that were packages whose bytecode was there."""
+    """How many of the hits were packages whose bytecode was cached."""
     bytecode_misses: int = 0
     bytes_saved: int = 0
     """How much less the mount takes on disk than its files hold (core/report.py): the present state, not a counter."""
     seconds_saved: float | None = None
-    """What the entries that were hit had taken to compile, added up over parallel compilers; None if nobody knows."""
+    """How long the entries that were hit had taken to compile, summed over parallel compilers; None if unknown."""
     unknown_saved: int = 0
-    """Hits on entries whose time to compile nobody knows."""
+    """Hits on entries whose compile time is unknown."""
 
     def __sub__(self, earlier: Account) -> Account:
         return Account(
-            max(0, self.hits - earlier.hits),  # somebody may have reset them meanwhile
+            max(0, self.hits - earlier.hits),  # somebody may have reset the counters meanwhile
             max(0, self.misses - earlier.misses),
             max(0, self.bytes_served - earlier.bytes_served),
             max(0, self.bytecode_hits - earlier.bytecode_hits),
@@ -57,7 +56,7 @@ class Account:
         return f"{counts}{rate}, {served} served, {saved} saved on disk{self._bytecode()}"
 
     def _bytecode(self) -> str:
-        """What was found of Python's bytecode, which saved compiling the modules of those packages."""
+        """How many packages had their bytecode in the mount, which saved compiling it, and how many were compiled."""
         parts = [
             f"of {_count(number, 'package')} {what}"
             for number, what in ((self.bytecode_hits, "found"), (self.bytecode_misses, "compiled"))
@@ -67,7 +66,7 @@ class Account:
 
 
 def read(mount: Path) -> Account:
-    """The counters, with everything counted that this user did until now: from our own daemon, or through the mount."""
+    """The counters, including everything that this user did until now: from our own daemon, or through the mount."""
     try:
         if registry.read(str(mount)) is not None:
             raw = control.ask(registry.socket_path(str(mount)), "stats", {"settle": True})
@@ -93,7 +92,7 @@ def read(mount: Path) -> Account:
 
 
 def _spared(mount: Path) -> tuple[float | None, int]:
-    """The seconds of compiling that all runs were spared, and the number of their hits that spared an unknown time."""
+    """How many seconds of compiling all runs were spared, and how many of their hits spared an unknown time."""
     try:
         runs = InsightReports.of(mount).runs()
     except (KcachefsError, OSError):

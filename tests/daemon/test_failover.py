@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 
 import kcachefs
+from kcachefs import reports
 from kcachefs.cli.reload import PATIENCE_SECONDS, UNWRITTEN_SECONDS
 from kcachefs.core.report import Statistics
 from kcachefs.daemon import registry
 from kcachefs.daemon.registry import MountState
 from kcachefs.engines import mounting
-from kcachefs.mounts import reports
 from kcachefs.store import Store
 from kcachefs.store.records import FORMAT
 from tests import command_server, forked_daemons

@@ -1,4 +1,4 @@
-"""Answers the page's requests: its files, what it shows as JSON, metrics, and changes where they are allowed."""
+"""Answers the page's requests: its files, its data as JSON, metrics, and changes where they are allowed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 import trio
 
+from kcachefs import reports
 from kcachefs.bounded import BoundedDict
 from kcachefs.core.entry_info import Outcome
 from kcachefs.errors import DaemonError, KcachefsError, UsageError
@@ -22,13 +23,12 @@ from kcachefs.live.watching import Watch
 from kcachefs.live.web import assets
 from kcachefs.live.web.access import CHANGE_HEADER, Access
 from kcachefs.live.web.http import Request, Response
-from kcachefs.mounts import reports
 
 _T = TypeVar("_T")
 _GLANCE_SECONDS = 0.9
 """A glance serves every browser that asks within this time."""
 _KEPT_SECONDS = 5.0
-"""What is expensive is not made more often than this, whatever changes."""
+"""Expensive answers are not recomputed more often than this, whatever changes."""
 _KEPT = 64
 _METRICS_SECONDS = 8.0
 _SILENT_SECONDS = 10.0
@@ -53,17 +53,17 @@ class Mounted:
         self.contents: Contents = contents_of(watch)
         self.kept: BoundedDict[tuple[str, ...], tuple[object, float, bytes]] = BoundedDict(_KEPT)
         self.turn = trio.Lock()
-        """One thread at a time uses the watch."""
+        """Lets one thread at a time use the watch."""
         self.expensive_turn = trio.Lock()
         self.glance: Glance | None = None
         self.looked = 0.0
         self._is_asking = False
 
     async def in_time(self, function: Callable[..., _T], *args: Any) -> _T | None:
-        """What a call on the watch returns; None if the mount hangs.
+        """The result of a call on the watch; None if the mount hangs.
 
-        Through somebody else's mount, a daemon that hangs would keep us for ever. It is not asked again before the
-        thread that asked is back.
+        Through somebody else's mount, a daemon that hangs would block us for ever. It is not asked again until the
+        thread that asked has returned.
         """
         if not self._is_asking:
             with trio.move_on_after(_SILENT_SECONDS):
@@ -71,7 +71,7 @@ class Mounted:
         return None
 
     def _asking(self, function: Callable[..., _T], *args: Any) -> _T:
-        """In a thread."""
+        """Runs in a thread."""
         self._is_asking = True
         try:
             return function(*args)
@@ -79,17 +79,17 @@ class Mounted:
             self._is_asking = False
 
     async def refresh(self) -> Glance:
-        """How the mount is now."""
+        """The present state of the mount."""
         return await self.in_time(self.watch.glance) or self.watch.last_known(self.silence)
 
     @property
     def silence(self) -> str:
-        """What is told of a mount that hangs."""
+        """The message about a mount that hangs."""
         return f"{self.watch.place}: the mount has been silent for a while"
 
 
 class Answers:
-    """What the server says."""
+    """The server's answers."""
 
     def __init__(self, access: Access, mounts: list[Path], *, allow_changes: bool = False) -> None:
         self._access = access
@@ -97,7 +97,7 @@ class Answers:
         self._mounts = {str(one): Mounted(Watch.of(one)) for one in mounts}
         self._default = str(mounts[0])
         self._scrapes = trio.CapacityLimiter(2)
-        """Apart from other threads: a mount that hangs keeps those that read its metrics."""
+        """Separate from other threads: a mount that hangs holds on to the threads that read its metrics."""
         self._texts: dict[str, tuple[Callable[[], str], str]] = {
             "/": (assets.page, "text/html; charset=utf-8"),
             "/page.css": (assets.style, "text/css; charset=utf-8"),
@@ -105,7 +105,7 @@ class Answers:
         }
 
     async def answer(self, request: Request) -> Response:
-        """One request, after checking who asks."""
+        """Answer one request, after checking who asks."""
         found = await self._checked(request)
         return Response(found.status, found.body, found.kind, {**_ALWAYS, **found.headers})
 
@@ -220,14 +220,14 @@ class Answers:
         except DaemonError as error:
             if error.exit_code != UsageError.exit_code:
                 raise
-            return Response(404, msgspec.json.encode({"error": str(error)}), _JSON)  # it is not here any more
+            return Response(404, msgspec.json.encode({"error": str(error)}), _JSON)  # the entry is gone
         mounted.kept.clear()
         mounted.contents.forget()
         return Response(200, msgspec.json.encode(msgspec.json.decode(raw, type=Outcome)), _JSON)
 
 
 async def in_thread(function: Callable[..., _T], *args: Any, limiter: trio.CapacityLimiter | None = None) -> _T:
-    """The result of a call that may wait. Whoever asked may leave before it returns; the thread then ends alone."""
+    """The result of a call that may wait. The caller may leave before it returns; the thread then finishes alone."""
     return await trio.to_thread.run_sync(functools.partial(function, *args), abandon_on_cancel=True, limiter=limiter)
 
 
@@ -245,7 +245,7 @@ _LOOKS = ("filling", "entries", "causes", "kernels", "entry")
 
 
 def _look(mounted: Mounted, name: str, query: dict[str, str]) -> tuple[bytes, bool]:
-    """In a thread: an expensive answer, and whether another look would find no more."""
+    """Runs in a thread: an expensive answer, and whether another look would find no more."""
     found: Any
     with Look(mounted.watch, mounted.contents) as look:
         if name == "filling":
@@ -275,5 +275,5 @@ def _seconds_ago(text: str | None) -> float | None:
 
 
 def _literal(path: str) -> str:
-    """A pattern that means this entry and no other."""
+    """A pattern that matches this entry and no other."""
     return "".join(f"[{one}]" if one in "*?[" else one for one in path)

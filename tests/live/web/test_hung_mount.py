@@ -15,7 +15,7 @@ from kcachefs.live.web.access import Access
 from kcachefs.live.web.answers import Answers
 from kcachefs.live.web.http import Request, Response
 from kcachefs.mounts.insight_reports import _FILES
-from kcachefs.mounts.reports import STATISTICS
+from kcachefs.reports import STATISTICS
 from tests.waiting import ending_soon, until_async
 
 TOKEN = "t" * 20

@@ -1,4 +1,4 @@
-"""Reads what a mount reports in its `.kcachefs` folder: for users who may not ask its daemon."""
+"""Reads what a mount reports in its `.kcachefs` folder: any user may, without a connection to its daemon."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import msgspec
 
 from kcachefs.errors import MountError
 
+FOLDER = ".kcachefs"
 STATISTICS, SETTLED, ENTRIES = "stats.json", "settled.json", "entries.json"
 _T = TypeVar("_T")
 _ASK_AGAIN = (errno.EAGAIN, errno.ESTALE)
-"""One report is made at a time, and a worker that takes over knows none of those before it."""
+"""Only one report is made at a time, and a worker that takes over does not know its predecessor's reports."""
 _PATIENCE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.05
 
 
 def read(mount: Path, name: str) -> bytes:
-    """A file of the folder, as this user may see it."""
-    from kcachefs.core.report_folder import FOLDER  # it imports the store, which most commands do not need
-
-    path = mount / FOLDER.decode() / name
+    """A file of the folder, with the data that this user may see."""
+    path = mount / FOLDER / name
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -32,12 +31,12 @@ def read(mount: Path, name: str) -> bytes:
             if error.errno not in _ASK_AGAIN:
                 raise MountError(f"{mount}: does not report {name} ({error.strerror})") from None
             if time.monotonic() > until:
-                raise MountError(f"{mount}: does not report {name} for now ({error.strerror}); try again") from None
+                raise MountError(f"{mount}: was busy with other reports for a minute; try again") from None
         time.sleep(_PAUSE_SECONDS)
 
 
 def decoded(raw: bytes, kind: type[_T], what: str) -> _T:
-    """What a report says; `MountError` if it is cut short, as by a mount that ends, or of another version."""
+    """The decoded report; `MountError` if it is cut short, as by a mount that ends, or of another version."""
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.DecodeError as error:
