@@ -1,8 +1,8 @@
 """When a file counts for its entry: from the transaction that seals it until it goes or is written again.
 
-So the request path writes nothing for it. An entry is listed with its first sealed file and struck with its last; files
-that are unsealed then list it again once they are sealed. It belongs to the owner of the file that lists it, unless
-`publishers.py` says that another user published first.
+So the request path writes nothing to the table of entries. An entry's first sealed file lists it there, and it is
+struck when its last sealed file goes. A file that is not sealed by then lists the entry again once it is. The entry
+belongs to the owner of the file that lists it, unless `publishers.py` says that another user published first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REMEMBERED = 16384
 
 
 class Standing(NamedTuple):
-    """What an entry has gained, and keeps if all its files are replaced."""
+    """What an entry has gained, and keeps even if all its files are replaced: pin, hits, and its making."""
 
     entry: int
     record: EntryRecord
@@ -67,16 +67,16 @@ class EntryCounts:
         self._fresh = fresh
         self._makings = makings
         self._publishers = publishers
-        """Says whose an entry is; None: it belongs to the owner of its first sealed file."""
+        """Says who owns an entry; None: the owner of its first sealed file does."""
         self._struck: BoundedDict[int, tuple[int, bytes]] = BoundedDict(_REMEMBERED)
-        """Folder and name of groups whose records are gone while some of their files may remain."""
+        """Folder and name of each group whose record is gone while some of its files may remain."""
 
     def count(self, txn: Transaction, files: Iterable[tuple[int, Inode]]) -> None:
-        """Files were sealed, or sealed files came to other entries: they count there from now on."""
+        """Count files that were just sealed, or sealed files that moved to another entry, for the entry they are in."""
         for entry, members in _by_entry(files).items():
             record = self._table.get(entry, txn)
             if record is None and entry >= GROUP_BASE:
-                for ino, node in members:  # each may have a name elsewhere, and come to another entry
+                for ino, node in members:  # each may have its name elsewhere, and so end up in another entry
                     self._count_in(txn, self._new_record(txn, ino, node), [(ino, node)])
             else:
                 if record is None:
@@ -100,24 +100,24 @@ class EntryCounts:
         nodes = [node for _, node in members]
         if record is None:  # their entry is gone and cannot be made again
             for node in nodes:
-                node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that it is not taken for a lock
+                node.entry, node.flags = 0, node.flags | Inode.PUBLISHED  # so that the file is not taken for a lock
             return
         entry = nodes[0].entry
         self._uses.sealed(entry)
         are_new = [not self._is_adopted(node) for node in nodes]
         if any(are_new):
             self._fresh.note(entry)
-        makers = self._uses.makers(entry, (ino for ino, _ in members))
+        makers = self._uses.take_makers(txn, entry, (ino for ino, _ in members))
         misses = self._makings.files_sealed(txn, entry, record, nodes, makers, is_miss=are_new[0])
         self._table.add_files(txn, entry, record, self._held_by_owner(txn, nodes), misses=misses)
 
     def uncount(self, txn: Transaction, node: Inode, *, gone: bool = True) -> None:
-        """A sealed file goes, or (not `gone`) is about to be written again. Its object is still there."""
+        """A sealed file goes, or (not `gone`) is about to be written again. Its object still exists."""
         if node.entry:
             self._uncount_in(txn, node.entry, [node], gone=gone)
 
     def uncount_all(self, txn: Transaction, files: Iterable[tuple[int, Inode]]) -> None:
-        """Sealed files go with their only names: none of them belongs to an entry any more."""
+        """Sealed files lose their only names, and with them their entries."""
         for entry, members in _by_entry(files).items():
             self._uncount_in(txn, entry, [node for _, node in members])
             for _, node in members:
@@ -158,7 +158,7 @@ class EntryCounts:
             self._table.hand_over(txn, node.entry, record, node.uid, uid, self.held(txn, node))
 
     def changes_namespace(self, txn: Transaction, entry: int, folder: int) -> bool:
-        """Whether an entry that moves to that folder comes to another namespace."""
+        """Whether moving an entry to that folder changes its namespace."""
         record = self._table.get(entry, txn)
         return record is not None and self._namespaces.of(folder) != record.namespace
 
@@ -176,9 +176,9 @@ class EntryCounts:
         return Standing(entry, record, self._makings.get(entry, txn)) if record is not None else None
 
     def inherit(self, txn: Transaction, ino: int, node: Inode, lost: Standing) -> None:
-        """A file took the name of an entry's last sealed file, and the entry's record went: pin and hits stay.
+        """Keep pin and hits: a file took the name of an entry's last sealed file, and the entry's record went.
 
-        An entry that is a folder also keeps the record of its making, so that whoever replaces its files counts as
+        An entry that is a folder also keeps the record of its making, so that a run that replaces its files counts as
         rewriting it.
         """
         is_pinned = lost.record.flags & EntryRecord.PINNED
@@ -206,7 +206,7 @@ class EntryCounts:
         return holdings
 
     def _holdings(self, txn: Transaction, entry: int, record: EntryRecord) -> dict[int, Holding]:
-        """Who holds what in an entry that is a folder. Files that have no name there any more count for its owner."""
+        """What each user holds in an entry that is a folder. Files without a name in it count for the entry's owner."""
         sealed: dict[int, Inode] = {}
         folders = [entry]
         while folders:
@@ -235,7 +235,7 @@ class EntryCounts:
         return new_entry(namespace, root.parent, node.uid if owner is None else owner, root.target, time.time_ns())
 
     def _regroup(self, txn: Transaction, ino: int, node: Inode) -> EntryRecord | None:
-        """Make a group's record again: it was struck when another file of the group went and none was sealed."""
+        """Make a group's record again, which was struck when another of its files went and none was sealed."""
         struck = self._struck.get(node.entry)
         if struck is not None and struck[0] == node.parent:
             spot = Spot(Kind.GROUP, struck[1])
@@ -258,7 +258,7 @@ class EntryCounts:
 
 
 def _by_entry(files: Iterable[tuple[int, Inode]]) -> dict[int, list[tuple[int, Inode]]]:
-    """Inodes, with their numbers, by the entry that each belongs to; without those that belong to none."""
+    """Inodes and their numbers, by the entry that each belongs to; leaves out inodes that belong to none."""
     found: dict[int, list[tuple[int, Inode]]] = {}
     for ino, node in files:
         if node.entry:

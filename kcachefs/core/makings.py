@@ -122,7 +122,7 @@ class Makings:
             node, author = next(rest)
             making, is_new = self._begin(txn, entry, record, node, self._runs.of(author) or run, is_miss), False
             misses += is_miss
-            self._is_counted(txn, entry, author or makers.entry or 0)
+            self._count_maker(txn, entry, author or makers.entry or 0)
         making.run = making.run or run
         for node, author in rest:
             ended = _ended(node)
@@ -141,20 +141,20 @@ class Makings:
         txn.put(making_key(entry), making.pack())
         for process in makers.rivals:
             rival = self._runs.of(process)
-            if rival and not self._is_counted(txn, entry, process):
+            if rival and self._count_maker(txn, entry, process):
                 self._tally(txn, record, rival, misses=1, unknown=1)  # nobody saw when it began
                 misses += 1
         return misses
 
-    def _is_counted(self, txn: Transaction, entry: int, maker: int) -> bool:
-        """Whether a process that made an entry was counted as one that missed it; from now on it is."""
+    def _count_maker(self, txn: Transaction, entry: int, maker: int) -> bool:
+        """Count a process that made an entry as one that missed it; False if it was counted already."""
         key = entry, maker
         if key in self._counted:
-            return True
+            return False
         if maker:
             self._counted[key] = None
             txn.undo(lambda: self._counted.pop(key, None))
-        return False
+        return True
 
     def inherit(self, txn: Transaction, entry: int, making: MakingRecord) -> None:
         """Every sealed file of an entry was replaced: how it was first made is still known."""
@@ -190,7 +190,7 @@ class Makings:
         self, txn: Transaction, entry: int, record: EntryRecord, making: MakingRecord, run: int, author: int
     ) -> bool:
         """True if that run had not written into the entry before, and so missed it."""
-        is_first = (making.rewriter != run or not making.rewritten) and not self._is_counted(txn, entry, author)
+        is_first = (making.rewriter != run or not making.rewritten) and self._count_maker(txn, entry, author)
         if is_first:
             self._tally(txn, record, run, misses=1, unknown=1)  # nobody saw when this run began
             path = self._history.path_of(record)

@@ -2,7 +2,7 @@
 
 The name of an entry expires in the kernel after `HEARTBEAT_SECONDS`. So a process that comes to an entry costs one
 lookup, however many files it then reads, and that lookup is the use. Writing is a use as well. Uses gather in memory
-and are written down every few seconds; a kill loses that much of the order and nothing else.
+and are written down every few seconds: a kill loses the uses and the hits of these seconds, and nothing else.
 
 Looking around does not count as use: a process that lists a folder (`find`, `du`, a backup, a monitoring agent) and
 then looks at what it found would make every entry young. So the lookups of a process in a folder that it has listed do
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from kcachefs.bounded import BoundedDict
@@ -125,8 +126,10 @@ class Uses:
         if len(makers) > 1:
             self._rivals[entry] = self._rivals.get(entry, {}) | makers
 
-    def makers(self, entry: int, inodes: Iterable[int]) -> Makers:
+    def take_makers(self, txn: Transaction, entry: int, inodes: Iterable[int]) -> Makers:
         """Who made an entry whose files were sealed, as far as it is known. None of them has a hit there.
+
+        The authors of these files are forgotten, unless the transaction fails.
 
         A process that has hit a group and then only added a file to it did not make it.
         """
@@ -135,6 +138,7 @@ class Uses:
         replacing: set[int] = set()
         for ino in inodes:
             thread, is_replacing = self._authors.pop(ino, None), self._replacing.pop(ino, False)
+            txn.undo(partial(self._remember, ino, thread, is_replacing))
             process = process_of(thread) if thread else 0
             if not thread or (not is_replacing and self._only_adds(entry, process)):
                 authors.append(None)
@@ -146,6 +150,12 @@ class Uses:
             self._has_made(entry, process)
         writer = self._writers.get(entry)
         return Makers(process_of(writer) if writer else None, authors, replacing, self._rivals.get(entry, {}))
+
+    def _remember(self, ino: int, thread: int | None, is_replacing: bool) -> None:
+        if thread is not None:
+            self._authors[ino] = thread
+        if is_replacing:
+            self._replacing[ino] = True
 
     def _only_adds(self, entry: int, process: int) -> bool:
         """Whether a process that made a file of a group has found the group complete before."""

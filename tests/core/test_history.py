@@ -21,7 +21,20 @@ from kcachefs.core.insight_info import MadeEntry, RunInfo, path_hash
 from kcachefs.core.limits import Limits
 from kcachefs.errors import NoSpace, ObjectDamaged, UsageError
 from kcachefs.store import Options, Store, fsck
-from tests.core.trees import READER, ROOT, WRITER, find, folder, look_up, opened, rename, shrink, user, write
+from tests.core.trees import (
+    READER,
+    ROOT,
+    WRITER,
+    find,
+    folder,
+    look_up,
+    nothing_acknowledged,
+    opened,
+    rename,
+    shrink,
+    user,
+    write,
+)
 from tests.waiting import until
 
 NO_GRACE = Limits(max_size=1 << 40, grace=0.0)
@@ -417,6 +430,20 @@ def test_a_run_that_replaces_every_file_of_an_entry_rewrites_it(tmp_path: Path) 
             fs.unlink(ROOT, find(fs, "triton/KEY"), b"kernel.cubin")
             fs.settle()
     assert fsck.run(tmp_path / "store").findings == []
+
+
+def test_who_rewrote_an_entry_is_known_after_a_full_disk_too(tmp_path: Path) -> None:
+    """What cannot be sealed is sealed later, and counts then for those who made it."""
+    with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("other") as [other]:
+        made(fs, "triton/KEY", 1.0, pid=maker)
+        before = entry(fs, "triton/KEY")
+        replace_all(fs, "triton/KEY", other)
+        with nothing_acknowledged(fs):
+            fs.sealer.seal_next(0)
+        found = entry(fs, "triton/KEY")
+        assert (found.run, found.rewriter) == (before.run, runs(fs)[other].run)
+        assert runs(fs)[other].misses == 1
+        assert fs.statistics().total.misses == 2
 
 
 def test_a_log_that_another_run_adds_to_is_no_rewrite(tmp_path: Path) -> None:
