@@ -1,4 +1,4 @@
-"""`kcachefs fleet status`, `ls`, `push` and `pull`: what is in a bucket, and carrying entries there and back."""
+"""`kcachefs fleet status`, `ls`, `push` and `pull`: show what a bucket holds, and carry entries there and back."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from kcachefs.frameworks.copying import Skipped
 
 _USED_DAYS = 10
-"""Entries that were used within this many days are worth renewing."""
+"""Entries used within this many days are worth renewing."""
 _DAY = 86400.0
 _WAIT = 90
-"""Seconds: longer than a claim is respected."""
+"""Seconds: longer than the lifetime of a claim."""
 
 Packs = Annotated[
     list[str] | None,
@@ -53,7 +53,8 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
     rows = []
     for name in scopes_in(storage):
         with _bucket(url, name, trust, needs_trust=False) as bucket:
-            # In this order: a record is written after its pack, so a pack that is not listed then is gone.
+            # In this order: a record is written after its pack, so a pack that is missing from the later listing is
+            # gone.
             found = bucket.reader.survey()
             listed = list(storage.objects(bucket.layout.packs))
             there = {bucket.layout.placed(one.key) for one in listed}
@@ -76,20 +77,20 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
 
 
 class _ScopeFacts(NamedTuple):
-    """What a bucket holds for one kind of node."""
+    """The contents of a bucket for one kind of node."""
 
     scope: str
     packs: int
     bytes: int
     trusted_packs: int
-    """Those with a record that a trusted key signed."""
+    """Packs with a record that a trusted key signed."""
     entries: int
     plain_bytes: int
     compile_seconds: float
     oldest: str
     newest: str
     lost_packs: int
-    """Those that are gone although their records are still there."""
+    """Packs that are gone although their records still exist."""
 
     @classmethod
     def of(cls, scope: str, records: list[SignedRecord], size: int, packs: int, lost: int) -> _ScopeFacts:
@@ -240,15 +241,17 @@ def pull(
 ) -> None:
     """Fetch the packs that trusted keys published for this kind of node, newest first.
 
-    Nothing is evicted for them: what does not fit is left out. You can interrupt this and run it again: entries that
-    are there already are left alone.
+    Nothing is evicted for them: what does not fit is left out. (Run this as the mount's owner or root: the mount tells
+    other users what is left of their own quota, not how full it is.) You can interrupt this and run it again: entries
+    that are there already are left alone.
     """
     from kcachefs.fleet import unpacking
     from kcachefs.fleet.key_index import KeyIndex
 
     url, packs = chosen_url_and(url, packs)
     done, bad, unfetched, stopping, interrupted = unpacking.Unpacked(), [], 0, Stopping(), False
-    with _bucket(url, scope, trust) as bucket, target_of(mount, store) as where:
+    failure: KcachefsError | None = None
+    with _bucket(url, scope, trust) as bucket, target_of(mount, store, stopping) as where:
         bucket.load_index()
         index = KeyIndex.open(bucket.index_path)
         found = index.packs if index is not None else []
@@ -264,6 +267,10 @@ def pull(
                         advance(reference.size)
             except KeyboardInterrupt:
                 interrupted = True
+            except KcachefsError as error:
+                if not done.unpacked:
+                    raise
+                failure = error  # first say what was brought in
     if as_json:
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
         refused = [printable(one) for one in bad]
@@ -278,6 +285,8 @@ def pull(
             complain(f"kcachefs: {_left_out(done, unfetched, where)}")
         for line in bad:
             complain(f"kcachefs: {printable(line)}")
+    if failure is not None:
+        raise failure
     if bad or interrupted:
         sys.exit(INTERRUPTED if interrupted else 1)
 
@@ -285,7 +294,7 @@ def pull(
 def _fetch_into(
     bucket: Bucket, reference: PackReference, where: Target[Any], done: Unpacked, stopping: Stopping
 ) -> list[str]:
-    """Bring one pack in; returns why it was refused, if it was."""
+    """Bring one pack in; if it was refused, returns the reason."""
     from kcachefs.fleet import packfile, unpacking
 
     try:
@@ -308,7 +317,7 @@ def _may_fit(index: KeyIndex | None, reference: PackReference, where: Target[Any
 
 
 def _left_out(done: Unpacked, packs: int, where: Target[Any]) -> str:
-    """What to say when there was no room for all, and what to do about it."""
+    """The message when there was no room for everything, with advice."""
     from kcachefs.fleet.targets import MountTarget
 
     those = f"{counted(done.left_out, 'entry', 'entries')} left out"
@@ -365,7 +374,7 @@ def _facts(record: SignedRecord) -> dict[str, Any]:
 
 
 def _named(found: list[PackReference], names: list[str]) -> list[PackReference]:
-    """The packs that are meant, each once: of one that was renewed, the newest."""
+    """The chosen packs, each once: of a renewed pack, the newest copy."""
     chosen: dict[str, PackReference] = {}
     for name in names:
         meant = [one for one in found if one.pack.startswith(name)]
@@ -377,7 +386,7 @@ def _named(found: list[PackReference], names: list[str]) -> list[PackReference]:
 
 
 def _used(mount: Path | None, store: Path | None) -> set[str]:
-    """The recently used entries, by their paths; none if the user may not know them."""
+    """The recently used entries, by their paths; none if the user may not see them."""
     from kcachefs.core.entry_info import EntryInfo
 
     try:

@@ -61,7 +61,7 @@ def unpack(
     done, stopping = unpacking.Unpacked(), Stopping()
     keys = signing.trusted(trust or ())
     with pack_file(file) as path, packfile.opened(path, keys, allow_unsigned=allow_unsigned) as pack:
-        with target_of(mount, store) as where, bar("unpacking", pack.manifest.bytes) as advance:
+        with target_of(mount, store, stopping) as where, bar("unpacking", pack.manifest.bytes) as advance:
 
             def progress(entry: PackedEntry) -> None:
                 advance(sum(one.size for one in entry.files))
@@ -78,7 +78,7 @@ def unpack(
 
 
 class Stopping:
-    """Turns a signal into an end between two entries, so that only whole ones are left."""
+    """Turns a signal into a stop between two entries, so that only whole entries remain."""
 
     def __init__(self) -> None:
         self._asked = self._is_at_once = False
@@ -99,7 +99,7 @@ class Stopping:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """A scope in which nothing can be half done: a signal ends it where it is."""
+        """A scope in which nothing can be left half done: a signal ends it immediately."""
         self._is_at_once = True
         try:
             self.check()
@@ -113,14 +113,20 @@ class Stopping:
 
 
 @contextmanager
-def target_of(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
-    """What to bring entries into: the mount, or a store that is not mounted, for the place where it will be."""
+def target_of(mount: Path | None, store: Path | None, stopping: Stopping) -> Iterator[Target[Any]]:
+    """The target for entries: the mount, or a store that is not mounted, with the path where it will be mounted."""
+    from kcachefs.core.report import Statistics
     from kcachefs.fleet.targets import MountTarget, StoreTarget
     from kcachefs.mounts import places
 
     mounted, place = _mounted_or_place(mount, store)
     if mounted is not None:
-        yield MountTarget(mounted)
+
+        def ask() -> Statistics:
+            with stopping.at_once():  # others' reports may have to be waited for
+                return target.call(mounted, None, "stats", Statistics, settle=True)
+
+        yield MountTarget(mounted, ask)
         return
     location = Path(os.path.abspath(store or config.default_store()))
     places.check_places(str(place), str(location))
@@ -137,7 +143,7 @@ def target_of(mount: Path | None, store: Path | None) -> Iterator[Target[Any]]:
 
 
 def _mounted_or_place(mount: Path | None, store: Path | None) -> tuple[Path | None, Path]:
-    """The mount that is meant, if there is one, and the path at which programs see it, or will."""
+    """The chosen mount, if there is one, and the path at which programs see it, or will see it."""
     from kcachefs.mounts.finding import mount_at
     from kcachefs.mounts.places import place_for
 
@@ -150,7 +156,7 @@ def _mounted_or_place(mount: Path | None, store: Path | None) -> tuple[Path | No
 
 
 def where_to_mount(done: Unpacked, where: Target[Any], mount: Path | None) -> str:
-    """What to say of entries that were brought into a store that is not mounted; empty if it is."""
+    """The message about entries that were brought into a store that is not mounted; empty if it is mounted."""
     from kcachefs.fleet.targets import StoreTarget
 
     if not done.unpacked or not isinstance(where, StoreTarget):

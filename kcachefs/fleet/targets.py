@@ -1,7 +1,7 @@
 """Trees that entries are unpacked into: a mount, and a store that is not mounted.
 
-What they have in common is the little that unpacking needs. A folder is a handle that stays the same whatever is
-renamed above it, and nothing is ever reached through a link.
+They share only the few operations that unpacking needs. A folder is a handle that stays the same whatever is renamed
+above it, and nothing is ever reached through a link.
 """
 
 from __future__ import annotations
@@ -13,17 +13,15 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-import msgspec
-
+from kcachefs import reports
 from kcachefs.core import Filesystem
 from kcachefs.core.caller import Caller
 from kcachefs.core.report import Statistics
-from kcachefs.core.report_folder import FOLDER
 from kcachefs.core.tree import RENAME_NOREPLACE
 from kcachefs.core.user_eviction import HIGH_WATER
 from kcachefs.errors import FsError, MountError
@@ -44,37 +42,39 @@ class Target(Protocol, Generic[Handle]):
     """How many threads may add entries at a time."""
 
     def names(self, path: tuple[str, ...]) -> frozenset[str]:
-        """What is in a folder, nothing if there is none; MountError if something else is on the way. Makes nothing."""
+        """The names in a folder, none if it is missing; MountError if something else is in the way. Makes nothing."""
 
     def folder(self, path: tuple[str, ...]) -> AbstractContextManager[Handle]:
-        """A folder, made with all above it where they are missing."""
+        """Open a folder. It and the folders above it are made where they are missing."""
 
     def below(self, folder: Handle, path: tuple[str, ...]) -> AbstractContextManager[Handle]:
-        """The same, from another folder."""
+        """The same, starting from another folder."""
 
     def add(self, folder: Handle, name: str, mode: int, mtime: int, content: memoryview | bytes) -> None:
-        """A new file."""
+        """Add a new file."""
 
     def rename(self, folder: Handle, old: str, new: str) -> bool:
-        """Within one folder; False if something has the new name already."""
+        """Rename within one folder; False if something already has the new name."""
 
     def remove(self, folder: Handle, name: str) -> None:
-        """A file, or a folder with everything below it, if it is there."""
+        """Remove a file, or a folder with everything below it, if it exists."""
 
     def settle(self) -> None:
         """Called after much was added."""
 
     def room(self) -> RoomLeft:
-        """How much more it takes before anything is evicted for it."""
+        """How much more fits before anything is evicted for it."""
 
 
 class MountTarget:
-    """A mount, through which the daemon does the work: while it serves one thread, others prepare their requests."""
+    """A mount. Its daemon does the work: while it serves one thread, the others prepare their requests."""
 
     writers = 4
 
-    def __init__(self, mount: Path) -> None:
+    def __init__(self, mount: Path, ask: Callable[[], Statistics] | None = None) -> None:
+        """`ask` returns the mount's settled statistics; without it they are read from the mount's own folder."""
         self.home = mount
+        self._ask = ask or self._read
         self._root = Folder(mount)
         self._last = _LastFolder()
         self._umask = _umask()
@@ -134,18 +134,19 @@ class MountTarget:
         pass  # the daemon seals by itself
 
     def room(self) -> RoomLeft:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            # What is not sealed yet takes room twice for a moment, so everything is.
-            raw = self.home.joinpath(FOLDER.decode(), "settled.json").read_bytes()
-            told = msgspec.json.decode(raw, type=Statistics).store
-            if told.room_bytes is not None:
-                return RoomLeft.told_by(told)
-        found = os.statvfs(self._root.fd)
+        told = self._ask().store  # settled, because an unsealed file takes room twice for a moment
+        if told.room_bytes is not None:
+            # To users other than the mount's owner and root, this is what their own quota leaves.
+            return RoomLeft.told_by(told)
+        found = os.statvfs(self._root.fd)  # a daemon of an older version
         return RoomLeft({QUOTA: (found.f_bavail - int(found.f_blocks * (1.0 - HIGH_WATER))) * found.f_frsize})
+
+    def _read(self) -> Statistics:
+        return reports.decoded(reports.read(self.home, reports.SETTLED), Statistics, "stats")
 
 
 class _LastFolder(threading.local):
-    """The folder that a thread added to last, still open."""
+    """The folder that a thread last added to, still open."""
 
     path: tuple[str, ...] | None = None
     folder: Folder
@@ -234,7 +235,7 @@ class StoreTarget:
 
 
 def _umask() -> int:
-    """Of this process. os.umask() can only tell it by changing it for a moment, for all threads."""
+    """The umask of this process. os.umask() can only read it by changing it for a moment, for all threads."""
     with open("/proc/self/status", encoding="utf-8", errors="replace") as status:
         return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o777)
 

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -96,10 +97,11 @@ def test_what_finds_no_room_is_left_out_and_nothing_is_evicted(base: Path) -> No
         (("--max-files", "12"), "--max-files N"),
         (("--ceiling", "triton=3M"), "--ceiling triton=SIZE"),
         (("--max-size-per-uid", "3M"), "--max-size-per-uid SIZE"),
+        (("--idmap", "--max-files", "12"), "--max-files N"),
     ],
     ids=lambda words: words[0].strip("-") if isinstance(words, tuple) else "",
 )
-def test_every_limit_counts_and_nothing_is_evicted(base: Path, limit: tuple[str, str], remedy: str) -> None:
+def test_every_limit_counts_and_nothing_is_evicted(base: Path, limit: tuple[str, ...], remedy: str) -> None:
     secret, public = key(base)
     node = Node(base / "node", bucket_folder(base), secret)
     make_entries(base / "caches", "KEY", 20, 1 << 18)
@@ -116,6 +118,46 @@ def test_every_limit_counts_and_nothing_is_evicted(base: Path, limit: tuple[str,
         assert there >= set(own)
         assert len(there) == 4 + told["unpacked"]
         assert json.loads(kcachefs("stats", "--json", "--mount", mount.mountpoint).stdout)["total"]["evictions"] == 0
+
+
+@pytest.mark.mount
+def test_limits_count_also_while_others_ask_for_reports(base: Path) -> None:
+    secret, public = key(base)
+    node = Node(base / "node", bucket_folder(base), secret)
+    make_entries(base / "caches", "KEY", 20, 1 << 18)
+    node.publish(base / "caches")
+    limits = ("--min-free", "0", "--grace", "0", "--max-files", "12")
+    with Mount(base / "mount", base / "store", "direct", *limits) as mount:
+        pull = ("fleet", "pull", node.storage.url, "--trust", public, "--scope", SCOPE, "--mount", mount.mountpoint)
+        # For those whose commands do not know the mount's daemon, as in a container.
+        elsewhere = {"KCACHEFS_RUNTIME_DIR": str(base / "runtime")}
+        with asked_all_the_time(mount.mountpoint / ".kcachefs" / "settled.json"):
+            told = json.loads(kcachefs(*pull, "--json", env=elsewhere).stdout)
+        assert 0 < told["unpacked"] < 12
+        assert json.loads(kcachefs("stats", "--json", "--mount", mount.mountpoint).stdout)["total"]["evictions"] == 0
+
+
+@contextmanager
+def asked_all_the_time(report: Path) -> Iterator[None]:
+    """Four threads that ask for a report again and again, of which a mount makes one at a time."""
+    ended, refused = threading.Event(), threading.Event()
+
+    def ask() -> None:
+        while not ended.is_set():
+            try:
+                report.read_bytes()
+            except BlockingIOError:
+                refused.set()
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = [pool.submit(ask) for _ in range(4)]
+        try:
+            until(refused.is_set, "one was refused because of another")
+            yield
+        finally:
+            ended.set()
+    for one in asking:
+        one.result()
 
 
 @need_root
