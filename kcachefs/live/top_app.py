@@ -1,4 +1,4 @@
-"""The screen of `kcachefs top`: its keys, and drawing it again whenever something new is known."""
+"""The screen of `kcachefs top`: its keys, and redrawing whenever something new is known."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.message import Message
-from textual.widgets import DataTable, Footer, Input, Static, Tab, Tabs
+from textual.widgets import DataTable, Footer, Input, Tab, Tabs
 
 from kcachefs.live import top_rows as rows_of
 from kcachefs.live.top_asking import Asking
 from kcachefs.live.top_choices import Choices, following
-from kcachefs.live.top_parts import Heading, Newest, PanelTable
+from kcachefs.live.top_parts import Heading, Newest, PanelTable, Words
 from kcachefs.live.top_rows import PANELS, SPANS, Filter
 from kcachefs.live.top_screens import EntryScreen, Question, TextScreen, explanation_lines
 from kcachefs.live.top_style import STYLE
@@ -26,7 +26,7 @@ from kcachefs.live.view import EntryPage
 from kcachefs.printable import printable
 
 _TALL = 34
-"""From this many lines on, the sparklines are higher, and the newest runs and events stand below the panel."""
+"""From this many lines on, the sparklines are taller, and the newest runs and events appear below the panel."""
 _OF_PANELS = ("panel", "search", "choose", "clear", "explain", "change", "quit")
 _HELP = [
     "1 … 6    choose a panel; the arrow keys move in it",
@@ -43,7 +43,7 @@ _HELP = [
 
 
 class Told(Message):
-    """Something that another thread found out, and the function that takes it over."""
+    """A result from another thread, with the function that takes it over."""
 
     def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         super().__init__()
@@ -81,9 +81,9 @@ class TopApp(App[None]):
     def compose(self) -> ComposeResult:
         yield Heading(id="heading")
         yield Tabs(*(Tab(f"{number} {name}", id=name) for number, name in enumerate(PANELS, 1)), id="panels")
-        yield Static(id="about", markup=False)
+        yield Words(id="about", markup=False)
         yield PanelTable(id="table")
-        yield Static(id="empty", markup=False)
+        yield Words(id="empty", markup=False)
         yield Newest(id="newest")
         yield Input(placeholder="search in this panel", id="search", compact=True)
         yield Footer(compact=True, show_command_palette=False)
@@ -100,7 +100,7 @@ class TopApp(App[None]):
                     asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
 
     def action_interrupt(self) -> None:
-        """Quit, whatever is open or being typed."""
+        """Quit, even if something is open or being typed."""
         self.exit()
 
     def on_unmount(self) -> None:
@@ -108,16 +108,16 @@ class TopApp(App[None]):
 
     def on_resize(self, event: Resize) -> None:
         self.set_class(event.size.height >= _TALL, "-tall")
-        self.call_later(self.draw)  # by then `size` is the new one
+        self.call_later(self.draw)  # by then `size` has the new value
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that are for the panels are neither shown nor obeyed while something is open above them."""
+        """Keys for the panels are neither shown nor obeyed while something is open above the panels."""
         is_open = len(self.screen_stack) > 1
         of_entries = action == "change" and isinstance(self.screen, EntryScreen)
         return not is_open or action not in _OF_PANELS or of_entries
 
     def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Have a function called in this app's own thread. Any thread, also after the screen is gone."""
+        """Have a function called in this app's own thread. Callable from any thread, even after the screen is gone."""
         self.post_message(Told(function, arguments))
 
     def on_told(self, message: Told) -> None:
@@ -128,7 +128,7 @@ class TopApp(App[None]):
         return self.screen_stack[0].query_one(which)
 
     def draw(self) -> None:
-        """Draw everything anew from what is known, and look for what is missing."""
+        """Redraw everything from what is known, and request what is missing."""
         if not self.is_running or not self.screen_stack or not self.screen_stack[0].query("#empty"):
             return
         known, choices = self.asking.known, self.choices
@@ -147,11 +147,11 @@ class TopApp(App[None]):
             self._part(Newest).show(known.glance, choices.panel_name)
         empty = self._part("#empty")
         empty.display = not rows
-        empty.update(choices.empty(known, panel))
+        empty.show(choices.empty(known, panel))
         about = self._part("#about")
         words = choices.about(known, panel, len(rows))
         about.display = bool(words)
-        about.update(rows_of.cut(words, self.size.width - 2))
+        about.show(rows_of.cut(words, self.size.width - 2))
         self.asking.look(choices.panel_name)
 
     # --- choosing -----------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class TopApp(App[None]):
         return None
 
     def action_change(self, what: str) -> None:
-        """Pin or unpin, or evict."""
+        """Pin, unpin or evict an entry."""
         if (entry := self._entry_at_hand()) is not None:
             if what == "evict":
                 self._change(what, *entry, "It is compiled again when it is next needed.")
@@ -267,9 +267,9 @@ class TopApp(App[None]):
                 self._change(what, *entry, "It will not be evicted, however full the store is.")
 
     def _change(self, verb: str, path: str, name: str, happens: str) -> None:
-        """Ask, and do it if the answer is yes."""
+        """Ask for confirmation, and make the change if the answer is yes."""
         if not self.asking.known.watch.own:
-            self.notify("Only the mount's owner and root may change it.", severity="warning")
+            self.notify("Only the mount's owner may change it.", severity="warning")
             return
 
         def done(words: str) -> None:

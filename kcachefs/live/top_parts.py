@@ -19,28 +19,36 @@ from kcachefs.live.view import Glance, Series
 from kcachefs.printable import printable
 
 _BAR, _NAME = 16, 20
-"""How long the bar may be, and how much of a long path is shown before the bar gets shorter."""
+"""The longest bar, and how much of a long path is shown before the bar gets shorter."""
 _MARGIN = 2
 _SCROLLBAR = 1
 _NEWEST = 6
 
 
+class Words(Static):
+    """Text in a place whose size does not depend on it, so that a new text needs no new layout."""
+
+    def show(self, words: Text | str) -> None:
+        if words != self.content:
+            self.update(words, layout=False)
+
+
 class Heading(Vertical):
-    """Mount, size against quota and what the week saved; how it is; hits, misses and bytes served over time."""
+    """Mount, size against quota and the week's savings; the mount's state; hits, misses and bytes served over time."""
 
     def compose(self) -> ComposeResult:
-        yield Static(id="headline")
-        yield Static(id="status")
+        yield Words(id="headline")
+        yield Words(id="status")
         with Horizontal(id="sparks"):
             for name in ("hits", "misses", "served"):
                 with Vertical(classes="spark"):
-                    yield Static(id=f"{name}-words")
+                    yield Words(id=f"{name}-words")
                     yield Sparkline([0.0], id=f"{name}-line")
 
     def show(self, place: str, glance: Glance | None, width: int) -> None:
-        line = self.query_one("#headline", Static)
+        line = self.query_one("#headline", Words)
         if glance is None:
-            line.update(Text(f"{printable(place)}  asking …", style="bold"))
+            line.show(Text(f"{printable(place)}  asking …", style="bold"))
             return
         headline = glance.headline
         room, name, saved, size = width - _MARGIN, printable(headline.mountpoint), rows_of.saved_words(headline), ""
@@ -53,7 +61,7 @@ class Heading(Vertical):
         full = round(min(1.0, share) * length)
         middle = f"  {'█' * full}{'░' * (length - full)} {size}" if size else ""
         gap = " " * max(2, room - cell_len(name) - len(middle) - len(saved))
-        line.update(Text.assemble((name, "bold"), middle, gap, (saved, "bold")))
+        line.show(Text.assemble((name, "bold"), middle, gap, (saved, "bold")))
         state = rows_of.state_words(headline, time.time())
         concern = f"! {printable(headline.concerns[0].words)}" if headline.concerns else ""
         rest = concern or rows_of.total_words(headline, room - cell_len(state) - 3)
@@ -61,21 +69,21 @@ class Heading(Vertical):
             (state, "" if headline.state == "served" else "bold red"), "   ", (rest, "yellow" if concern else "")
         )
         status.truncate(room, overflow="ellipsis")
-        self.query_one("#status", Static).update(status)
+        self.query_one("#status", Words).show(status)
 
     def show_series(self, series: Series, span: str) -> None:
         for spark in rows_of.sparks(series, span):
             words = Text.assemble(
                 (f"{spark.name} ", "bold"), spark.sum, (f"  in {span}{'  (t)' if spark.name == 'hits' else ''}", "dim")
             )
-            self.query_one(f"#{spark.name}-words", Static).update(words)
+            self.query_one(f"#{spark.name}-words", Words).show(words)
             line = self.query_one(f"#{spark.name}-line", Sparkline)
             if line.data != spark.points:
                 line.data = spark.points
 
 
 class Newest(Horizontal):
-    """The newest runs and events, below the panel where the screen is high."""
+    """The newest runs and events, below the panel where the screen is tall enough."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -83,12 +91,12 @@ class Newest(Horizontal):
 
     def compose(self) -> ComposeResult:
         for name in ("runs", "events"):
-            box = Static(id=f"newest-{name}", markup=False)
+            box = Words(id=f"newest-{name}", markup=False)
             box.border_title = f"newest {name}"
             yield box
 
     def show(self, glance: Glance, panel_name: str) -> None:
-        """Both, but not the one that is shown above in full."""
+        """Show both, except the one that is shown in full above."""
         counted = rows_of.counted
         runs = [
             (
@@ -103,23 +111,23 @@ class Newest(Horizontal):
         ]
         self._lines = {"runs": runs, "events": events}
         for name in self._lines:
-            self.query_one(f"#newest-{name}", Static).display = name != panel_name
+            self.query_one(f"#newest-{name}", Words).display = name != panel_name
         self._fill()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._fill)  # the boxes are laid out after what they are in
+        self.call_after_refresh(self._fill)  # the boxes are laid out after their container
 
     def _fill(self) -> None:
         for name, lines in self._lines.items():
-            box = self.query_one(f"#newest-{name}", Static)
+            box = self.query_one(f"#newest-{name}", Words)
             width = box.content_size.width
             shown = [(rows_of.cut(left, max(0, width - len(right) - 2)), right) for left, right in lines]
             spread = [left + " " * (width - cell_len(left) - len(right)) + right for left, right in shown]
-            box.update("\n".join(spread) or "none yet")
+            box.show("\n".join(spread) or "none yet")
 
 
 class PanelTable(DataTable[Text]):
-    """The rows of a panel. Drawn anew only where something differs, with the cursor staying on its row."""
+    """The rows of a panel. Only changed cells are redrawn, and the cursor stays on its row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "open", key_display="⏎")]
 
@@ -130,7 +138,7 @@ class PanelTable(DataTable[Text]):
 
     @property
     def chosen_key(self) -> str:
-        """What the row under the cursor is about; empty if there is none."""
+        """The key of the row under the cursor; empty if there is none."""
         return self._keys[self.cursor_row] if 0 <= self.cursor_row < len(self._keys) else ""
 
     def show(self, name: str, panel: Panel, columns: list[int], rows: list[Row], order: tuple[int, bool]) -> None:

@@ -32,15 +32,16 @@ def is_a_place(place: Scene, folders: Path) -> None:
     place.mount("--max-size", "64MiB")
     copy(place, folders / "base")
     place.settle()
-    read = "import glob, sys\nfor one in glob.glob(sys.argv[1] + '/triton/*/*.cubin'): open(one, 'rb').read()"
-
-    def is_used() -> bool:
-        subprocess.run([sys.executable, "-S", "-c", read, str(place.mountpoint)], check=True, timeout=PATIENCE)
-        return bool(stats(place)["total"]["hits"] >= len(list((folders / "base").iterdir())))
-
-    until(is_used, "every kernel is hit", pause=0.2)
+    until(lambda: hits_after_use(place) >= len(list((folders / "base").iterdir())), "every kernel is hit", pause=0.2)
     copy(place, folders / "bins")
     place.settle()
+
+
+def hits_after_use(place: Scene) -> int:
+    """What is counted after a new process has read every kernel."""
+    read = "import glob, sys\nfor one in glob.glob(sys.argv[1] + '/triton/*/*.cubin'): open(one, 'rb').read()"
+    subprocess.run([sys.executable, "-S", "-c", read, str(place.mountpoint)], check=True, timeout=PATIENCE)
+    return int(stats(place)["total"]["hits"])
 
 
 def copy(place: Scene, folder: Path) -> None:
@@ -164,6 +165,31 @@ def test_a_resize_is_drawn_without_anything_new_to_tell(place: Scene) -> None:
             await until_async(partial(is_drawn, screen.app, size), screen.text, pause=0.05)
 
     on_screen(place, LARGE, scenario)
+
+
+def test_new_numbers_are_drawn_without_a_new_layout(place: Scene) -> None:
+    """It would take several times as long, each second and on every screen that somebody leaves open."""
+    from kcachefs.live.top_parts import Words
+
+    asked: list[tuple[str | None, bool]] = []
+    refresh = Words.refresh
+
+    def noted(self: Words, *regions: Any, layout: bool = False, **others: Any) -> Words:
+        asked.append((self.id, layout))
+        return refresh(self, *regions, layout=layout, **others)
+
+    async def scenario(screen: Screen) -> None:
+        hits = stats(place)["total"]["hits"]
+        await screen.shows("newest runs", "not repeated this week", f"· {hits} hits ·")
+        asked.clear()
+        until(lambda: hits_after_use(place) > hits, "another hit", pause=0.2)
+        await screen.shows(f"· {stats(place)['total']['hits']} hits ·")
+        assert ("status", False) in asked
+        assert [name for name, layout in asked if layout] == []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Words, "refresh", noted)
+        on_screen(place, LARGE, scenario)
 
 
 def test_rows_are_sorted_searched_and_filtered(place: Scene) -> None:
