@@ -1,4 +1,4 @@
-"""Finds the mount that a command or a program means."""
+"""Finds the mount that a command or a program refers to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcachefs.errors import MountDenied, MountError, UsageError
 
 
 def find(directory: Path | None) -> Path:
-    """The mount at `directory`, else the one that $KCACHEFS_MOUNT names, else the only one there is."""
+    """The mount at `directory`, else the one that $KCACHEFS_MOUNT names, else the only one that this user has."""
     wanted = directory or config.configured_mount()
     if wanted is not None:
         found = mount_at(wanted)
@@ -28,7 +28,7 @@ def find(directory: Path | None) -> Path:
 
 
 def nothing_at(wanted: Path, *, configured: bool) -> MountError:
-    """What to say of a place where nothing is mounted; `configured`: $KCACHEFS_MOUNT names it, perhaps from before."""
+    """The error for a place with no kcachefs mounted; `configured`: $KCACHEFS_MOUNT names it, and may be stale."""
     again = f"kcachefs mount {shlex.quote(str(wanted))}"
     if is_mounted(wanted):
         named = " (named by KCACHEFS_MOUNT)" if configured else ""
@@ -42,8 +42,10 @@ def nothing_at(wanted: Path, *, configured: bool) -> MountError:
 
 
 def usable_here() -> list[MountState]:
-    """The mounts of this user that answer here. One that is served may be in another mount namespace, such as a
-    container's, or be unmounted and only kept for its last user: programs would fill the bare directory.
+    """The mounts of this user that answer here.
+
+    A mount that is still served may be in another mount namespace, such as a container's, or be unmounted and kept only
+    for its last user. Programs would then fill the bare directory.
     """
     return [state for state in registry.all_mounts() if answers(Path(state.mountpoint))]
 
@@ -61,7 +63,7 @@ def the_only_one() -> Path:
 
 
 def to_unmount() -> Path:
-    """The mount that `umount` without a directory means: $KCACHEFS_MOUNT, else the only one, dead or alive."""
+    """The mount for `umount` without a directory: $KCACHEFS_MOUNT, else this user's only mount, dead or alive."""
     configured = config.configured_mount()
     mounts = [state.mountpoint for state in (*registry.all_mounts(), *registry.dead_mounts())]
     if configured is not None:
@@ -77,7 +79,7 @@ def to_unmount() -> Path:
 
 
 def _mount_of_the_system() -> str:
-    """A hint at the mount that root made; using it is the user's decision, because others may write to it."""
+    """A hint about the mount that root made; using it is the user's decision, because others may write to it."""
     found = mounting.mounted_at(config.SYSTEM_MOUNT)
     if found is None or found.fstype != mounting.FSTYPE:
         return ""
@@ -92,13 +94,11 @@ def not_ours(mountpoint: Path, what: str) -> MountDenied:
             f"{mountpoint}: is your mount, but its daemon has no record in {config.runtime_directory()}; "
             "run this where it was mounted, with the same KCACHEFS_RUNTIME_DIR"
         )
-    return MountDenied(f"{mountpoint}: is somebody else's mount; only its owner and root may {what} there")
+    return MountDenied(f"{mountpoint}: is somebody else's mount; only its owner may {what} there")
 
 
 def unlisted() -> list[Mounted]:
-    """Mounts that this user's commands would go to, but that are not in their list of mounts: bound into a container,
-    for example.
-    """
+    """Mounts that this user's commands would use but that are not in their list, such as one bound into a container."""
     places = {config.configured_mount()}
     with contextlib.suppress(UsageError):  # a user without a home
         places.add(config.default_mount())
@@ -108,12 +108,12 @@ def unlisted() -> list[Mounted]:
 
 
 def is_mounted(directory: Path) -> bool:
-    """Whether anything is mounted there, whoever's it is and whether or not it answers."""
+    """Whether anything is mounted there, no matter whose it is and whether it answers."""
     return any(mounting.mounted_at(Path(form(directory))) for form in (os.path.abspath, os.path.realpath))
 
 
 def mount_at(directory: Path) -> Path | None:
-    """The mountpoint of the kcachefs at this directory, or None; raises MountError if it does not answer."""
+    """The mountpoint of the kcachefs at this directory, or None; raises MountError if the mount does not answer."""
     path = Path(os.path.abspath(directory))
     for candidate in (path, Path(os.path.realpath(path))):
         found = mounting.mounted_at(candidate)
@@ -127,7 +127,7 @@ def mount_at(directory: Path) -> Path | None:
 
 
 DEAD = (errno.ENOTCONN, errno.ECONNABORTED)
-"""What the kernel answers for a mount whose daemon is gone."""
+"""The errors with which the kernel answers for a mount whose daemon is gone."""
 
 
 def answers(directory: Path) -> bool:

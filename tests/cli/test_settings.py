@@ -455,7 +455,7 @@ def test_somebody_else_may_not_set_anything(scene: Scene) -> None:
         return 0, ""
 
     code, message = in_child(set_it, OTHER)
-    assert (code, "only its owner and root" in message) == (6, True), message
+    assert (code, "only its owner may set anything there" in message) == (6, True), message
     assert quota(scene) == 20 << 30
 
 
