@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # known to type checkers; importing typing would cost more than all else here
+TYPE_CHECKING = False  # known to type checkers; importing typing would cost more than everything else here
 if TYPE_CHECKING:
     from kcachefs import keys as keys
     from kcachefs.caches.cache import Cache as Cache

@@ -1,9 +1,9 @@
 """A dict with a limit, for caches and memos that must not grow for ever. Lookups cost what a plain dict's do.
 
-It forgets in the order of insertion, an eighth at a time. A strict LRU order would need work on every lookup, and
-nothing here is worth it: what is dropped is looked up, computed or opened again.
+It forgets in the order of insertion, an eighth at a time. A strict LRU order would need work on every lookup, which is
+not worth it here: a dropped value is simply looked up, computed or opened again.
 
-Threads may share one as they may share a dict: `get`, `pop` and assignment are each one step to the others.
+Threads may share one as they may share a dict: to other threads, `get`, `pop` and assignment are each a single step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _set = dict.__setitem__
 
 
 class BoundedDict(dict[K, V]):
-    """At most `limit` items; one more drops the oldest eighth, except values that `may_drop` says no to.
+    """Holds at most `limit` items; one more drops the oldest eighth, except values for which `may_drop` returns false.
 
     >>> squares = BoundedDict(8)
     >>> for number in range(9):
@@ -51,6 +51,6 @@ class BoundedDict(dict[K, V]):
     def _oldest(self, count: int) -> list[K]:
         while True:
             try:
-                return list(islice(self, count))  # not a list of all: the dict may be large
-            except RuntimeError:  # another thread changed it between these two steps
+                return list(islice(self, count))  # not a list of all keys: the dict may be large
+            except RuntimeError:  # another thread changed the dict between these two steps
                 continue

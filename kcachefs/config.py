@@ -51,7 +51,7 @@ SYSTEM_MOUNT = Path("/mnt/kcache")
 
 
 def default_mount() -> Path:
-    """Where that store is mounted: one place for the whole host if root mounts it, else one in the user's cache."""
+    """Where the user's store is mounted: one place for the whole host for root, else one in the user's cache."""
     return SYSTEM_MOUNT if os.getuid() == 0 else _user_folder("cache", "kcache")
 
 
@@ -61,12 +61,12 @@ def configured_mount() -> Path | None:
 
 
 def config_files() -> tuple[Path, ...]:
-    """The configuration files, the one that decides first: the user's, then the system's."""
+    """The configuration files, in order of precedence: the user's, then the system's."""
     system = Path(os.environ.get("KCACHEFS_SYSTEM_CONFIG") or "/etc/kcachefs/config.toml")
     home = os.environ.get("XDG_CONFIG_HOME") or ""
     if not os.path.isabs(home):
         home = os.path.expanduser("~/.config")
-        if home.startswith("~"):  # a user without a home
+        if home.startswith("~"):  # a user without a home directory
             return (system,)
     return Path(home) / "kcachefs" / "config.toml", system
 
@@ -106,7 +106,7 @@ def log_directory() -> Path:
 
 
 def config_folders() -> tuple[Path, ...]:
-    """The folders for settings that are files: the user's own, and the one of the whole host."""
+    """The folders for settings that are files: the user's own, and the host's."""
     system = Path("/etc/kcachefs")
     try:
         return _user_folder("config", "kcachefs"), system
@@ -119,9 +119,9 @@ LIBRARY_NAMESPACE = "library"
 
 
 def mount_point() -> Path | None:
-    """The mount that KCACHEFS_MOUNT names, if one is there.
+    """The mount that KCACHEFS_MOUNT names, if it exists.
 
-    A bare mountpoint is not a cache: the next mount would hide whatever was written to it. Nor is another filesystem,
+    A bare mountpoint is not a cache: the next mount would hide everything written to it. Nor is another filesystem,
     where nothing bounds what is written. Only our mounts have a folder of reports.
     """
     configured = os.environ.get("KCACHEFS_MOUNT")
@@ -136,7 +136,7 @@ def library_directory(name: str) -> Path:
         return Path(configured).absolute() / name
     if mount := mount_point():
         return mount / LIBRARY_NAMESPACE / name
-    # Not `kcachefs` in the same place, which is the default store and belongs to the daemon.
+    # Not `kcachefs` in the same place: that is the default store and belongs to the daemon.
     return _user_folder("cache", "kcachefs-library") / name
 
 
@@ -146,7 +146,7 @@ def insight_directory() -> Path:
 
 
 def _user_folder(kind: str, name: str) -> Path:
-    """A folder of the user's: where an XDG variable says, else in their home."""
+    """A folder of the user: where an XDG variable says, else in the home directory."""
     import platformdirs  # slow to import, and needed only where no variable of ours names the folder
 
     try:
@@ -200,7 +200,7 @@ def is_screen() -> bool:
 def wants_ascii() -> bool:
     """Whether the locale is the plain one. Python writes UTF-8 even then, which such a terminal cannot show."""
     chosen = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
-    began_anew = "utf8" in sys._xoptions  # own_python.restart_in_utf8: only Python's own encoding is UTF-8 now
+    began_anew = "utf8" in sys._xoptions  # own_python.restart_in_utf8: so only Python's own encoding is UTF-8
     return chosen in ("C", "POSIX") or (began_anew and not locale.getencoding().lower().startswith("utf"))
 
 

@@ -1,4 +1,4 @@
-"""Every exception of the project, with the errno for the kernel and the exit code for the shell.
+"""The exceptions that callers of kcachefs may see, with the errno for the kernel and the exit code for the shell.
 
 Raise the class that names the cause, where the cause is known. Translate once, at the edge: `errno_of` for a
 filesystem request, `exit_code_of` for a command. A message names the thing, what is wrong with it, and what to do.
@@ -44,11 +44,11 @@ class NotAStore(StoreError):
 
 
 class StoreGone(StoreError):
-    """The store that a mount had open is not there any more, or another one is in its place."""
+    """The store that a mount had open no longer exists, or another store is in its place."""
 
 
 class PartMissing(StoreError):
-    """A folder or file of the store is gone, and with it something that the store needs."""
+    """A folder or file of the store is missing, together with data that the store needs."""
 
     def __init__(self, part: Path, message: str) -> None:
         super().__init__(message)
@@ -184,7 +184,7 @@ class PackMissing(KcachefsError):
 
 
 class PackUntrusted(PackError):
-    """A pack is not signed, or not by a key that is trusted."""
+    """A pack is not signed, or not by a trusted key."""
 
     errno = errno.EACCES
     exit_code = 6
@@ -200,7 +200,7 @@ class FleetError(KcachefsError):
 
 
 class FleetUnreachable(FleetError):
-    """The bucket did not answer, or not in time. It may later: whoever asks again should wait first."""
+    """The bucket did not answer, or not in time. It may answer later: wait before asking again."""
 
     errno = errno.EHOSTUNREACH
 
@@ -210,11 +210,11 @@ class FleetFails(FleetUnreachable):
 
 
 class FleetTooSlow(FleetUnreachable):
-    """The bucket answered, but the transfer would have taken longer than it is worth."""
+    """The bucket answered, but the transfer would have taken longer than the data is worth."""
 
 
 class FleetTrickles(FleetTooSlow):
-    """Almost nothing came: that is the fault of the network or the bucket, whatever was asked for."""
+    """Almost no data arrived: the network or the bucket is to blame, whatever was requested."""
 
 
 class FleetRefused(FleetError):
@@ -264,9 +264,9 @@ def _has_no_inodes(path: str) -> bool:
 
 
 class Unkeyable(KcachefsError):
-    """A value that cannot be read in full, so that any key made of it could serve the wrong kernel.
+    """A value that cannot be read in full: any key made of it could serve the wrong kernel.
 
-    `path` leads from the function or value that was asked about to the one that cannot be read.
+    `path` leads from the function or value whose key was requested to the value that cannot be read.
     """
 
     errno = errno.EINVAL
@@ -318,7 +318,7 @@ _ORDINARY = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP
 
 
 def errno_of(error: BaseException) -> int:
-    """The errno with which a filesystem request that raised `error` is answered."""
+    """The errno to return for a filesystem request that raised `error`."""
     if isinstance(error, KcachefsError):
         return error.errno
     if isinstance(error, OSError) and error.errno in _ORDINARY:

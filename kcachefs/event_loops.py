@@ -1,4 +1,4 @@
-"""Waiting without blocking an event loop: the few things the library needs of asyncio or of trio, whichever runs.
+"""Waiting without blocking an event loop: the few things the library needs from asyncio or trio, whichever runs.
 
 Neither is imported before a task needs it; by then its program has imported it.
 """
@@ -47,7 +47,7 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
 
 
 async def in_thread_to_the_end(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """The same, but a task that is cancelled waits for the call first."""
+    """Like `in_thread`, but a task that is cancelled waits for the call first."""
     if _is_trio():
         import trio
 
@@ -80,7 +80,7 @@ async def sleep(seconds: float) -> None:
 
 
 async def until(when: Callable[[Callable[[], None]], Any]) -> None:
-    """Wait for what `when(callback)` announces by calling the callback, once and from any thread."""
+    """Wait until the callback passed to `when(callback)` is called, which happens once and from any thread."""
     if _is_trio():
         import trio
 

@@ -1,8 +1,8 @@
 """File locks whose file may be removed: take the flock, then check that the path still leads to the locked file.
 
 Lock files that are removed after use have a race: between opening and locking one, its last holder may remove it, and
-the next opener makes a new one. Both would then hold "the" lock. So whoever gets a lock compares what it locked with
-what the path leads to now, and starts over if they differ. Remove a lock file only while you hold its lock.
+the next opener creates a new one. Both would then hold "the" lock. So after locking, we compare the locked file with
+the file that the path leads to now, and start over if they differ. Remove a lock file only while you hold its lock.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def open_locked(
 ) -> int:
     """Open `path` with `flags`, lock it as `how` says (fcntl.LOCK_…), and return the descriptor; close it to unlock.
 
-    With LOCK_NB a lock that somebody else holds raises BlockingIOError. Every other error is open's or flock's own.
-    `opener` and `closer` do what os.open and os.close do, and can keep account of a descriptor that waits for the lock.
+    With LOCK_NB, a lock that somebody else holds raises BlockingIOError. Every other error is open's or flock's own.
+    `opener` and `closer` replace os.open and os.close, and can keep track of a descriptor that waits for the lock.
     """
     while True:
         fd = opener(path, flags, mode)
@@ -41,7 +41,7 @@ def open_locked(
 
 
 def lock(fd: int, path: str | os.PathLike[str], how: int) -> bool:
-    """Lock `fd`, which was opened at `path`. False if `path` leads elsewhere by now: then close it and open again."""
+    """Lock `fd`, opened at `path`. False if `path` now leads to another file: then close it and open again."""
     fcntl.flock(fd, how)
     try:
         named = os.stat(path)

@@ -1,4 +1,4 @@
-"""Reads JSON that somebody else wrote: refuses what is too large, too deep, or could not be written again."""
+"""Reads JSON that somebody else wrote: refuses JSON that is too large, too deep, or could not be written again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 def decoded(data: bytes, limit: int) -> Any:
-    """The value that the bytes hold; a `ValueError` says what is wrong with them if we cannot work with them.
+    """The decoded value; a `ValueError` says what is wrong with bytes that we cannot work with.
 
     >>> decoded(b'{"warps": 4}', limit=100)
     {'warps': 4}

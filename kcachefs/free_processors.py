@@ -1,12 +1,12 @@
 """How many processors this process could use right now without taking them from anybody.
 
-Up to three things limit that, and each is judged by itself:
+Up to three things limit that, and each is judged separately:
 
-- The machine: its processors, less the threads of others that run or could run. If there are more threads than
-  processors, the difference is how many have to wait.
-- A set of processors that this process is kept to (taskset, or a cpuset of Kubernetes or Slurm). What runs on the
-  machine's other processors does not matter, and the number of running threads does not say where they run. So we
-  measure for how long the set's own processors were busy since the last look.
+- The machine: its processors, minus the threads of others that run or could run. If there are more threads than
+  processors, the difference is the number of waiting threads.
+- A set of processors that this process is confined to (taskset, or a cpuset of Kubernetes or Slurm). Threads on the
+  machine's other processors do not matter, and the number of running threads does not say where they run. So we
+  measure how long the set's own processors were busy since the last look.
 - A quota of time, of this process's cgroup or of one above it. On a node with a hundred processors many threads run
   that take nothing from the quota. So we measure how much time the group used since the last look.
 """
@@ -24,38 +24,38 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _STAT, _LOADAVG, _OWN_GROUPS = Path("/proc/stat"), Path("/proc/loadavg"), Path("/proc/self/cgroup")
 _NS = 1_000_000_000
 _LOOK_NS = 250_000_000
-"""The kernel counts idle time in hundredths of a second: over less than this it says little."""
+"""The kernel counts idle time in hundredths of a second: over an interval shorter than this, it says little."""
 _KINDS, _IDLE, _WAITING_FOR_DISK = 8, 3, 4
-"""A processor's row of /proc/stat says what its time went into; further columns are counted in these already."""
+"""A processor's row of /proc/stat shows how its time was spent; further columns are already included in these."""
 _MEASURED_TO = 0.05
 """The error of such a measurement, as a share of the whole."""
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What one of the three allows."""
+    """The limit that the machine, a set or a quota imposes."""
 
     processors: float
-    """How many this process may use, together with the others that share them."""
+    """How many processors this process may use, together with the others that share them."""
     free: float
-    """How many of them the others leave free. Below 0: threads wait for one."""
+    """How many of the processors are left free by others. Below 0: threads wait for one."""
 
 
 class FreeProcessors:
-    """Each user needs one of its own: it measures what happened since its last look."""
+    """Each user needs an instance of its own: it measures activity since its own last look."""
 
     def __init__(self) -> None:
         self._looked = self._own = 0
         self._used: dict[object, int] = {}
-        """By set or group: for how many nanoseconds its processors were used, at the last look."""
+        """By set or group: how many nanoseconds of processor time were used, as of the last look."""
         self._allowances: list[Allowance] = []
-        """Those that are measured by time."""
+        """The allowances that are measured by time."""
         self._is_in_set = False
-        """Whether one of them is for a set of processors: then the machine as a whole does not matter."""
+        """Whether one of the allowances is for a set of processors: then the machine as a whole does not matter."""
         self._measure()
 
     def look(self, at_work: int = 1) -> list[Allowance]:
-        """What each of them allows; `at_work` threads of this process run right now, including the calling one."""
+        """All current allowances; `at_work` threads of this process run right now, including the calling one."""
         if time.monotonic_ns() - self._looked >= _LOOK_NS:
             self._measure()
         if self._is_in_set:
@@ -79,7 +79,7 @@ class FreeProcessors:
 
 
 def _measured() -> Iterator[tuple[object, float, int]]:
-    """Each set or group, how many processors it is worth, and how many nanoseconds of them were used so far."""
+    """Each set or group, the number of processors it is worth, and the nanoseconds used on them so far."""
     allowed = frozenset(os.sched_getaffinity(0))
     if len(allowed) < (os.cpu_count() or 1) and (busy := _busy(allowed)) is not None:
         yield allowed, len(allowed), busy
@@ -89,7 +89,7 @@ def _measured() -> Iterator[tuple[object, float, int]]:
 
 
 def _busy(processors: frozenset[int]) -> int | None:
-    """How many nanoseconds these were busy, added up; None if the kernel does not report each of them."""
+    """The total nanoseconds that these were busy; None if the kernel does not report each of them."""
     tick, busy, left = _NS // os.sysconf("SC_CLK_TCK"), 0, set(processors)
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in _STAT.read_text().splitlines():
@@ -104,10 +104,10 @@ def _busy(processors: frozenset[int]) -> int | None:
 def _quotas(own: dict[str, str]) -> Iterator[tuple[Path, float, int]]:
     """The cgroups with a quota, from this process's `own` ones upwards: of version 2, which has no name, and version 1.
 
-    In a container, the topmost group that can be seen may be the container's own.
+    In a container, the topmost visible group may be the container's own.
     """
     for group in _upwards(_CGROUPS, own.get("", "/")):
-        with contextlib.suppress(OSError, ValueError, KeyError):  # the machine's group has none; "max" is not a number
+        with contextlib.suppress(OSError, ValueError, KeyError):  # the root group has no quota; "max" is not a number
             quota, period = map(int, (group / "cpu.max").read_text().split())
             counts = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
             yield group, quota / period, int(counts["usage_usec"]) * 1000
@@ -116,7 +116,7 @@ def _quotas(own: dict[str, str]) -> Iterator[tuple[Path, float, int]]:
     for group in _upwards(_CGROUPS / "cpu", own.get("cpu", "/")):
         with contextlib.suppress(OSError, ValueError):
             quota = int((group / "cpu.cfs_quota_us").read_text())
-            if quota > 0:  # -1: none
+            if quota > 0:  # -1 means no quota
                 period = int((group / "cpu.cfs_period_us").read_text())
                 account = _CGROUPS / "cpuacct" / group.relative_to(_CGROUPS / "cpu")
                 yield group, quota / period, int((account / "cpuacct.usage").read_text())
@@ -132,7 +132,7 @@ def _upwards(top: Path, path: str) -> Iterator[Path]:
 
 
 def _running() -> int:
-    """How many threads of all programs run, or could."""
+    """The number of threads of all programs that run, or could run."""
     try:
         return int(_LOADAVG.read_text().split()[3].partition("/")[0])
     except (OSError, ValueError, IndexError):

@@ -1,7 +1,7 @@
 """Calls into the C library that Python's os module lacks, each declared once with its argument types.
 
-Every function but `write_in_one_go` raises OSError with the errno of a failed call. A declared type is what makes a
-call right: without one, ctypes passes an offset or an address as a 32-bit int.
+Every function but `write_in_one_go` raises OSError with the errno of a failed call. The declared types matter: without
+them, ctypes passes an offset or an address as a 32-bit int.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AT_FDCWD = -100
 _AT_STATX_DONT_SYNC = 0x4000
 _STATX_MNT_ID, _STATX_MNT_ID_UNIQUE = 0x1000, 0x4000
 _STATX_BYTES, _STATX_MNT_ID_AT = 256, 0x90
-"""The size of struct statx, and where stx_mnt_id is in it."""
+"""The size of struct statx, and the offset of stx_mnt_id in it."""
 
 _SECCOMP_SET_MODE_FILTER = 1
 _INSTRUCTION_BYTES = 8
@@ -43,7 +43,7 @@ _off_t = ctypes.c_long
 
 
 class _FilterProgram(ctypes.Structure):
-    """struct sock_fprog: how many instructions there are, and where."""
+    """struct sock_fprog: the number of instructions, and their address."""
 
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
@@ -82,9 +82,9 @@ def umount2(target: bytes, flags: int) -> None:
 
 
 def mount_id(path: bytes) -> int:
-    """Which mount a path is on. From Linux 6.8 on, no other mount ever gets that number; 0: the system does not say.
+    """The ID of the mount that a path is on, never reused from Linux 6.8 on; 0 if the system does not report it.
 
-    The filesystem is not asked: it may be ours, while nobody serves it.
+    The filesystem is not asked: it may be one of ours that nobody serves at the moment.
     """
     found = ctypes.create_string_buffer(_STATX_BYTES)
     if _statx is None:
@@ -95,7 +95,7 @@ def mount_id(path: bytes) -> int:
 
 
 def prctl(option: int, *arguments: int) -> int:
-    """Arguments that are left out are passed as 0, as the kernel demands of most options."""
+    """Omitted arguments are passed as 0, as the kernel demands for most options."""
     result: int = _prctl(option, *arguments, *(0,) * (4 - len(arguments)))
     if result < 0:
         raise failure()
@@ -131,12 +131,12 @@ def filter_calls(number: int, flags: int, program: bytes) -> None:
 
 
 def load(name: str) -> None:
-    """Load a library for good. Raises OSError where there is none."""
+    """Load a library for good. Raises OSError if it does not exist."""
     ctypes.CDLL(name)
 
 
 def bytes_at(address: int, length: int) -> bytes:
-    """A copy of what is in our memory there."""
+    """A copy of our memory at that address."""
     return ctypes.string_at(address, length)
 
 
@@ -177,13 +177,13 @@ _prctl = _declare(_libc, "prctl", ctypes.c_int, ctypes.c_int, *[ctypes.c_ulong] 
 _capget = _declare(_libc, "capget", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _capset = _declare(_libc, "capset", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 _syscall = _libc.syscall
-_syscall.restype = ctypes.c_long  # no argument types: it takes any number of words
+_syscall.restype = ctypes.c_long  # no argument types: the function takes any number of words
 write_in_one_go = _declare(
     ctypes.PyDLL(None, use_errno=True), "write", ctypes.c_ssize_t, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t
 )
-"""write(2) without letting go of the interpreter's lock: (descriptor, bytes, length) → bytes written, or -1.
+"""write(2) without releasing the interpreter's lock: (descriptor, bytes, length) → bytes written, or -1.
 
-For short writes that the kernel only copies: os.write releases the lock, and getting it back from other busy threads
-takes far longer than the write. A write that may wait for a disk would stop every other thread. It is the one call here
-that reports failure by its result, with `failure` for the error: it is on the path of every change.
+It is for short writes that the kernel only copies: os.write releases the lock, and getting the lock back from other
+busy threads takes far longer than the write. A write that may wait for a disk would stop every other thread. This is
+the one call here that reports failure by its result, with `failure` for the error: it is on the path of every change.
 """

@@ -1,8 +1,8 @@
-"""How the project starts another Python of its own. Only this module does, because doing it wrong is dangerous.
+"""How the project starts another Python of its own. Only this module does so, because doing it wrong is dangerous.
 
 `python -m` puts the current directory in front of the import path, and so does an empty part of PYTHONPATH. A file
-`lmdb.py` that somebody left there would run with the rights of whoever calls kcachefs, often root. But the other Python
-must find the very kcachefs that starts it, even if this one was itself found in the current directory.
+`lmdb.py` that somebody left there would run with the rights of the user who calls kcachefs, often root. But the other
+Python must find the very kcachefs that starts it, even if this one was itself found in the current directory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 DIRECTORY = "/"
-"""Where such a process runs: only root can put a module there. Pass absolute paths."""
+"""The working directory of such a process: only root can put a module there. Pass absolute paths."""
 
 _PACKAGE = Path(__file__).parent
 try:
-    _STARTED_IN = os.getcwd()  # now: a daemon in the foreground leaves it
-except OSError:  # it was removed
+    _STARTED_IN = os.getcwd()  # read now, because a daemon in the foreground changes directory
+except OSError:  # the directory was removed
     _STARTED_IN = DIRECTORY
 
 
@@ -38,9 +38,9 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def notice_children() -> None:
-    """Have the kernel say how our children end, even if the program that started us ignores SIGCHLD (`trap '' CHLD`).
+    """Have the kernel report how our children end, even if our parent ignores SIGCHLD (`trap '' CHLD`).
 
-    That would be inherited. Then a child leaves nothing to wait for, and Python takes every exit code for 0.
+    We would inherit that setting. Then a child leaves nothing to wait for, and Python takes every exit code for 0.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
@@ -54,12 +54,12 @@ def restart_in_utf8() -> None:
 
 
 def _is_read_from_input() -> bool:
-    """Whether the program comes from standard input, where a second Python would find nothing left of it."""
+    """Whether the program is read from standard input, where a second Python would find nothing left of it."""
     return getattr(sys.modules["__main__"], "__file__", "") == "<stdin>" or hasattr(sys, "ps1")
 
 
 def _flags() -> Iterator[str]:
-    """A daemon is as isolated as the command that starts it."""
+    """The flags that make a daemon as isolated as the command that starts it."""
     if sys.flags.isolated:
         yield "-I"
         return
@@ -86,16 +86,16 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def _absolute(part: str) -> str:
-    """The folder that this Python looks in for a part of PYTHONPATH; empty if it looks in none."""
+    """The folder that this Python searches for a part of PYTHONPATH; empty if it searches none."""
     path = os.path.normpath(os.path.join(_STARTED_IN, part))
     return path if os.path.isabs(part) or path in sys.path else ""
 
 
 @cache
 def _is_installed() -> bool:
-    """Whether this Python finds this kcachefs by itself: among its packages, or where a .pth file there leads.
+    """Whether this Python finds this kcachefs by itself: among its packages, or through a .pth file there.
 
-    The first answer is kept: if kcachefs has been installed elsewhere since then, a new worker is to run that one.
+    The first answer is kept: if kcachefs has been installed elsewhere since then, a new worker should run that one.
     """
     home = str(_PACKAGE.parent)
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]

@@ -1,4 +1,4 @@
-"""The PID namespace of this process: in another one, such as a container's, the same number is another process."""
+"""The PID namespace of this process: in another one, such as a container's, the same PID means another process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def current() -> int:
-    """The number of the namespace; 0 if /proc shows another, or is not there."""
+    """The number of the namespace; 0 if /proc shows another namespace, or does not exist."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino if os.readlink("/proc/self") == str(os.getpid()) else 0
     except OSError:

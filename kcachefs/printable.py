@@ -8,7 +8,7 @@ _ODD = re.compile(r"[^\n -~]")
 
 
 def printable(text: str) -> str:
-    r"""The text with everything that does not show on a line, or changes how the rest shows, as an escape.
+    r"""The text with every character escaped that is invisible on a line, or changes how the rest appears.
 
     >>> printable("kernel\x1b[2J\n\u202eko.lenrek")
     'kernel\\x1b[2J\\n\\u202eko.lenrek'
@@ -19,7 +19,7 @@ def printable(text: str) -> str:
 
 
 def printable_json(text: str) -> str:
-    r"""The same for a text that is JSON; the JSON still means the same.
+    r"""The same for a JSON text, whose meaning does not change.
 
     >>> printable_json('["\u202eko", "\U000e0001", "日本"]')
     '["\\u202eko", "\\udb40\\udc01", "日本"]'

@@ -1,4 +1,4 @@
-"""Keeps what `torch.compile` made: load its cache artefacts before a run, save them after it.
+"""Keeps the results of `torch.compile`: load its cache artefacts before a run, save them after it.
 
 `torch.compiler` bundles the results of a process's compilations into one byte string. An `ArtifactStore` keeps such
 bundles under names that you choose, bound to the versions of torch and Triton and to the machine's kind of device, and
@@ -29,11 +29,11 @@ class ArtifactStore:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, max_bytes: int | None = None) -> None:
-        # Bundles are large and read once: memory would hold them for nothing.
+        # Bundles are large and read once: keeping them in memory would be of no use.
         self.cache: Cache = Cache(path, name="torch", memory_entries=0, max_bytes=max_bytes)
 
     def load(self, name: str) -> bool:
-        """Put the artefacts kept under `name` into torch's caches; whether there were any and torch took them."""
+        """Put the artefacts kept under `name` into torch's caches; returns whether they existed and torch took them."""
         found = self.cache.get(self.key(name))
         return found is not None and torch.compiler.load_cache_artifacts(found) is not None
 
@@ -56,7 +56,7 @@ class ArtifactStore:
         return digest("torch artefacts", encode((name, str(torch.__version__), _triton_version(), _device()))).hex()
 
     def close(self) -> None:
-        """Close the cache behind it; what is on disk stays."""
+        """Close the underlying cache; the files on disk stay."""
         self.cache.close()
 
     def __enter__(self) -> ArtifactStore:
@@ -67,7 +67,7 @@ class ArtifactStore:
 
 
 def _triton_version() -> str:
-    # Not Triton's own variable: it is imported by the first compilation, between a load and a save.
+    # Not Triton's own variable: Triton is imported by the first compilation, between a load and a save.
     try:
         return importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
@@ -75,7 +75,7 @@ def _triton_version() -> str:
 
 
 def _device() -> list[Any]:
-    """What the artefacts are compiled for: the GPUs' names and capabilities, and the CPU's instruction set."""
+    """The hardware that the artefacts are compiled for: the GPUs' names and capabilities, the CPU's instruction set."""
     gpus = []
     if torch.cuda.is_available():
         for index in range(torch.cuda.device_count()):

@@ -1,10 +1,10 @@
 """A cache manager for Triton where there is no mount: `TRITON_CACHE_MANAGER=kcachefs.triton:CacheManager`.
 
-The layout is Triton's own, so TorchInductor, which reads these folders itself, and Triton's own manager find what they
-expect. What differs: a group of files appears whole or not at all, is returned only if every member has the size and
-the digest that it was stored with, and is evicted whole, least recently used first, where KCACHEFS_CACHE_SIZE bounds
-the directory. The directory is the one that Triton was given (`TRITON_CACHE_DIR`, `triton.knobs.cache.dir`), or one of
-kcachefs's own. Where it cannot be written, kernels are compiled into a temporary folder and nothing is kept.
+The layout is Triton's own, so TorchInductor, which reads these folders itself, and Triton's own manager find the files
+they expect. The differences: a group of files appears whole or not at all. It is returned only if every member has the
+size and the digest that it was stored with. It is evicted whole, least recently used first, where KCACHEFS_CACHE_SIZE
+bounds the directory. The directory is the one that Triton was given (`TRITON_CACHE_DIR`, `triton.knobs.cache.dir`), or
+one of kcachefs's own. Where it cannot be written, kernels are compiled into a temporary folder and nothing is kept.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from kcachefs.caches.groups import Groups, Pin, file_facts
 
 _log = logging.getLogger("kcachefs")
 
-# A compilation's first file: from it on, files are gathered until `put_group` names them. Anything else that comes
-# first is a file by itself, such as a launcher or tuning results, and is stored at once, as is whatever follows it.
+# The first file of a compilation: from it on, files are gathered until `put_group` names them. If any other file comes
+# # first, such as a launcher or tuning results, it is a file by itself and is stored at once, as are all files after
+# it.
 _GROUP_STARTS = frozenset({".source", ".ttir", ".ttgir", ".llir", ".ptx", ".cubin", ".amdgcn", ".hsaco", ".gluon"})
 _FACTS = "kcachefs"
 
@@ -65,7 +66,7 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         return str(pin.path / filename)
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
-        """Store a file, or gather it for `put_group`; returns where it is, for as long as this manager lives."""
+        """Store a file, or gather it for `put_group`; returns its path, valid for as long as this manager lives."""
         if self._plain is not None:
             return self._plain.put(data, filename, binary=binary)  # type: ignore[no-any-return]
         content = data if isinstance(data, bytes) else str(data).encode()
@@ -82,7 +83,7 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         return str(path)
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """The files of a group by name, each as it was stored; else None, and what is left of the group is removed."""
+        """The files of a group by name, each as it was stored; else None, and the rest of the group is removed."""
         if self._plain is not None:
             return self._plain.get_group(filename)  # type: ignore[no-any-return]
         pin = self._pin()
@@ -99,10 +100,10 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         return members
 
     def put_group(self, filename: str, group: dict[str, str]) -> str:
-        """Make the files of a group findable together; returns where the manifest is.
+        """Make the files of a group findable together; returns the path of the manifest.
 
-        `group` is changed to where its files are from now on: Triton reads the kernel back through this very dictionary
-        once the group is stored, and keeps it.
+        `group` is updated to the files' new paths: Triton reads the kernel back through this very dictionary once the
+        group is stored, and keeps it.
         """
         if self._plain is not None:
             return self._plain.put_group(filename, group)  # type: ignore[no-any-return]
@@ -127,7 +128,7 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         return str(self._staged.path / _manifest(filename))
 
     def _gather(self, group: dict[str, str]) -> None:
-        """Bring members that lie elsewhere to where the group is being filled: another manager may have stored them."""
+        """Copy members that lie elsewhere into the group's folder: another manager may have stored them."""
         folder = self._groups.root / self.key if self._staged is None else self._staged.path
         for path in map(Path, group.values()):
             if path.parent not in (folder, self._spare):
@@ -140,7 +141,7 @@ class CacheManager(TritonCacheManager):  # type: ignore[misc]
         return pin
 
     def _put_aside(self, content: bytes, filename: str, error: OSError) -> Path:
-        """Where nothing can be stored, Triton still needs the files to load the kernel."""
+        """Keep a file that cannot be stored: Triton still needs it to load the kernel."""
         if self._spare is None:
             _log.warning("%s: %s; kernels are compiled and not kept", self._groups.root, error.strerror)
             self._spare = Path(tempfile.mkdtemp(prefix="kcachefs-"))
@@ -178,7 +179,7 @@ def _whole_group(folder: Path, filename: str) -> dict[str, str] | None:
         facts = told.get(_FACTS)
         for name, path in members.items():
             if facts is None:
-                if not path.is_file():  # stored by Triton's own manager, whose manifest states no more
+                if not path.is_file():  # stored by Triton's own manager, whose manifest states only paths
                     return None
             elif file_facts(path) != tuple(facts[name]):
                 return None
@@ -192,7 +193,7 @@ def _manifest(filename: str) -> str:
 
 
 def _directory() -> Path:
-    """Where Triton was told to keep its files, by a variable or by a knob; otherwise a place of our own."""
+    """The directory that Triton was given, by a variable or by a knob; otherwise one of our own."""
     knobs = sys.modules.get("triton.knobs")  # since Triton 3.4
     chosen = vars(knobs.cache).get("dir") if knobs is not None else None
     if chosen:
@@ -209,12 +210,12 @@ def _groups(root: Path, max_bytes: int | None) -> Groups:
     return groups
 
 
-# A forked child begins with its own: the lock of another thread would be held in it for ever.
+# A forked child starts with a cache of its own: a lock held by another thread would stay held in the child for ever.
 os.register_at_fork(after_in_child=_groups.cache_clear)
 
 
 def _drop_staged(groups: Groups, staged: Pin) -> None:
-    """A compilation that failed, or that another process finished first, leaves nothing."""
+    """Remove the files of a compilation that failed, or that another process finished first."""
     staged.close()
     if staged.path.parent != groups.root:
         groups.sweep()

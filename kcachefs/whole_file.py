@@ -15,9 +15,10 @@ from kcachefs.errors import UsageError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write. It replaces the one at `path`, or the one that a link there leads to, when the scope ends well.
+    """A file to write. It replaces the file at `path`, or the target of a link there, when the scope succeeds.
 
-    Anything but an ordinary file (/dev/null, a pipe, a terminal) is written to: root would replace it for everybody.
+    Anything but an ordinary file (/dev/null, a pipe, a terminal) is written to directly: root would replace it for
+    everybody.
     """
     place = Path(os.path.realpath(path))
     try:
@@ -33,7 +34,7 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         return
     try:
         handle, name = tempfile.mkstemp(prefix=f".{place.name}.", dir=place.parent)
-    except OSError as error:  # it names the temporary file
+    except OSError as error:  # the error names the temporary file
         raise type(error)(error.errno, error.strerror, str(path)) from None
     try:
         with open(handle, "wb") as file:

@@ -1,6 +1,6 @@
 """The arguments of a call by parameter: `f(1)`, `f(x=1)`, and `f()` where 1 is the default, are one call.
 
-The parameters are those that the function has itself. A wrapper that `functools.wraps` has given the signature of
+The parameters are the function's own. A wrapper that `functools.wraps` has given the signature of
 another function may tell those calls apart, so its arguments count as they are given.
 """
 
@@ -38,7 +38,7 @@ class Arguments:
         """
         parameters = self._parameters
         if parameters is None or not parameters.hold():
-            # Defaults may be replaced at any time. Two threads may do this at once, and find the same.
+            # Defaults may be replaced at any time. Two threads may do this at once, with the same result.
             parameters = self._parameters = _Parameters(self._function, self._ignore, self._wrapped)
         return parameters.bind(args, kwargs)
 
@@ -47,7 +47,7 @@ class _Parameters:
     """The parameters of a function, with the defaults that it had when this was made."""
 
     def __init__(self, function: Callable[..., Any], ignore: frozenset[str], wrapped: Mapping[str, int]) -> None:
-        # Of anything but a plain function nothing tells quickly whether its parameters have changed.
+        # Only for a plain function is there a quick way to tell whether its parameters have changed.
         self._function = function if type(function) is FunctionType else None
         if self._function is not None:
             self._code: CodeType = self._function.__code__
@@ -65,7 +65,7 @@ class _Parameters:
         self._defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
         # `object()` as a default stands for "not given", and has no key.
         self._marks = {name: default for name, default in self._defaults.items() if type(default) is object}
-        # Where the wrapped function's parameters that do not count may be: among the keywords, and at which places.
+        # Where the wrapped function's ignored parameters may appear: among the keywords, and at which positions.
         kinds = {parameter.kind: parameter.name for parameter in parameters}
         before = sum(parameter.kind in _BY_POSITION for parameter in parameters)
         self._rest = kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
@@ -93,7 +93,7 @@ class _Parameters:
         return bound
 
     def _bind_simply(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The same for parameters that are neither positional-only nor variadic, several times quicker."""
+        """`bind` for parameters that are neither positional-only nor variadic, several times quicker."""
         if len(args) > len(self._positional) or not self._names >= kwargs.keys():
             return None
         given = dict(zip(self._positional, args, strict=False))
@@ -115,7 +115,7 @@ class _Parameters:
         return {"*": args, "**": dict(kwargs)}
 
     def _spread(self, bound: dict[str, Any]) -> dict[str, Any]:
-        """With a name for each argument that a wrapper may hand on: `*0`, `**arch`."""
+        """The bound arguments, with a name for each one that a wrapper may hand on: `*0`, `**arch`."""
         places = set(self._left_out.values())
         rest = {f"*{at}": value for at, value in enumerate(bound.pop(self._rest, ())) if at not in places}
         options = bound.pop(self._options, {})
@@ -128,7 +128,7 @@ def is_function(value: object) -> bool:
 
 
 def _bare(function: Any) -> Any:
-    """A callable that takes what `function` takes, without a `__signature__` that says something else."""
+    """A callable with the parameters of `function`, without a `__signature__` that says something else."""
     if type(function) is FunctionType:
         bare = FunctionType(function.__code__, {}, "", function.__defaults__, function.__closure__)
         bare.__kwdefaults__ = function.__kwdefaults__
@@ -145,7 +145,7 @@ def _bare(function: Any) -> Any:
 
 
 def _positions(function: Callable[..., Any], names: frozenset[str]) -> dict[str, int]:
-    """Those of the names that are parameters of what a function wraps, each with its place; -1 where it has none."""
+    """Those of the names that are parameters of the wrapped function, each with its position; -1 where it has none."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

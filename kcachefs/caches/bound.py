@@ -38,7 +38,7 @@ def on_disk(size: int) -> int:
 
 
 def check_whole(name: str, given: object) -> None:
-    """Raise unless it is a whole number: NaN, which no size exceeds, would bound nothing."""
+    """Raise unless `given` is a whole number: NaN, which no size exceeds, would bound nothing."""
     try:
         operator.index(given)  # type: ignore[arg-type]
     except TypeError:
@@ -78,7 +78,7 @@ class Bound:
         self._since_count = 0
 
     def grew(self, size: int, newest: str) -> None:
-        """`newest` has been written, of that size. `evict(newest)` makes room beside it and returns what is left."""
+        """Note that `newest`, of that size, was written. `evict(newest)` makes room beside it; returns what is left."""
         with self._lock:
             if self._size is not None:
                 self._size += size
@@ -89,6 +89,7 @@ class Bound:
             self._since_count = 0
 
     def forget(self) -> None:
-        """Count at the next write; also in a forked child, where another thread's lock would be held for ever."""
+        """Count again at the next write. A forked child needs this too: there, a lock held by another thread would stay
+        locked for ever."""
         self._lock = threading.RLock()
         self._size = None

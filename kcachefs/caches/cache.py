@@ -1,8 +1,8 @@
 """`Cache`: bytes by key in two levels, safe between threads and processes.
 
 The first level is memory and serves what this process has seen; the second is a folder that all processes share. A key
-is taken to name its content. What is replaced, deleted or cleared through one handle is seen at once by every other
-handle of the same process, and by other processes at once where they read the folder, and within
+is assumed to name its content. When an entry is replaced, deleted or cleared through one handle, every other handle of
+the same process sees that at once. Other processes see it at once where they read the folder, and within
 `memory.STALE_SECONDS` where they have the entry in memory.
 """
 
@@ -54,7 +54,7 @@ class Cache(MutableMapping[Key, bytes]):
     bounds the second where it is a plain directory (a mount has a quota of its own), least recently used first.
     `disk=False` leaves the second level out.
 
-    A folder that cannot be written (read-only, full) still serves what is in it; what is put stays in memory alone.
+    A folder that cannot be written (read-only, full) still serves what is in it; new values stay in memory alone.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Cache(folder) as cache:
@@ -100,11 +100,11 @@ class Cache(MutableMapping[Key, bytes]):
         return default if found is None else found.value
 
     def put(self, key: Key, value: Value, meta: Meta | None = None) -> bool:
-        """Store a value with small metadata of plain data; whether the cache keeps it.
+        """Store a value with small metadata of plain data; returns whether the cache keeps it.
 
-        True means that it is in the folder, or without one in memory. False means that it is not: the disk refused it,
-        and it is in memory at most; or it is larger than the bound, and is nowhere. The first refusal is logged, and
-        `stats().refused` counts all of them.
+        True means that the value is in the folder, or in memory if there is no folder. False means that the disk
+        refused it, so that it is at most in memory, or that it is larger than the bound and not stored at all. The
+        first refusal is logged, and `stats().refused` counts all of them.
         """
         self._levels.check_open()
         return self._levels.keep(key_bytes(key), _entry(value, meta or {}, isinstance(key, str)))[0]
@@ -142,7 +142,7 @@ class Cache(MutableMapping[Key, bytes]):
         return made.value
 
     def delete(self, key: Key) -> bool:
-        """Remove an entry from both levels, for all processes; whether there was one."""
+        """Remove an entry from both levels, for all processes; returns whether there was one."""
         return self._levels.drop(key_bytes(key))
 
     # --- all of it ---------------------------------------------------------------------------------------------------

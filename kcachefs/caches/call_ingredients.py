@@ -41,7 +41,7 @@ def _key(value: Any) -> str:
 
 
 def _source(function: Callable[..., Any]) -> Iterator[Ingredient]:
-    """The function's own text and its place: so an edit of it can be told from an edit of something that it uses."""
+    """The function's own text and its place: so an edit of the function can be told from one of something it uses."""
     inner = getattr(function, "fn", function)
     try:
         lines, first = inspect.getsourcelines(inner)

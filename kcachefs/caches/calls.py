@@ -27,7 +27,7 @@ _being_keyed: ContextVar[tuple[Any, ...]] = ContextVar("kcachefs functions being
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How results become bytes, and bytes results again; if `name` is given, it stands for the functions in keys."""
+    """How results become bytes, and bytes results again; if `name` is given, it stands for both functions in keys."""
 
     encode: Callable[[Any], Value]
     decode: Callable[[bytes], Any]
@@ -81,7 +81,7 @@ class Calls:
     def key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """The key of a call."""
         values = self._arguments.bind(args, kwargs)
-        # Functions get keys of their own: to check that one still holds is much quicker than to make that of a value.
+        # Functions get keys of their own: checking that such a key is still valid is much quicker than hashing a value.
         functions = {
             name: hash_function(values.pop(name), annotations=self._annotations)
             for name in [name for name, value in values.items() if is_function(value)]
@@ -96,11 +96,11 @@ class Calls:
     def meaning(self) -> Any:
         """What stands for this function in the key of a function that calls it."""
         codec = self._codec
-        # Its callers are given what the codec makes of a result, so both halves count; a name stands for both.
+        # Its callers receive a result as the codec returns it, so both halves count; a name stands for both.
         told: tuple[Any, ...] = () if codec is None else (codec.name,) if codec.name else (codec.encode, codec.decode)
         if not self._ignore:
             return (self._function, self._depends, *told)
-        # What this function ignores may matter to the one that calls it, so it has keys of its own.
+        # What this function ignores may matter to its caller, so this function is keyed separately.
         if self in _being_keyed.get():
             return ("itself", self._depends)
         return (self._function_key(), self._depends, *map(self._key_of_part, told))
@@ -121,14 +121,14 @@ class Calls:
         return 0 if self._objects is None else self._objects.stats().memory_entries
 
     def after_fork(self) -> None:
-        """In a forked child: a thread that it does not have may hold the lock."""
+        """In a forked child: a thread that does not exist here may hold the lock."""
         self._lock = threading.RLock()
 
     def _function_key(self) -> str:
         return self._key_of_part(self._function, annotations=self._annotations)
 
     def _key_of_part(self, part: Any, *, annotations: bool = True) -> str:
-        """The key of the function, or of half of its codec; a name is one already."""
+        """The key of the function, or of half of its codec; a name is a key already."""
         if isinstance(part, str):
             return part
         before = _being_keyed.set((*_being_keyed.get(), self))
@@ -151,7 +151,7 @@ class Calls:
             return self._objects
 
     def _made_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """The ingredients of a call's key, for people; before the call, which may change its arguments."""
+        """The ingredients of a call's key, for people; taken before the call, which may change its arguments."""
         from kcachefs.caches import call_ingredients
 
         told, codec = self._arguments.bind(args, kwargs), self._codec
@@ -222,7 +222,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _in_main(name: str) -> str:
-    """A process that multiprocessing has spawned calls the program's module by another name."""
+    """A name, without the other name that the program's module has in a process spawned by multiprocessing."""
     return "__main__." + name.removeprefix("__mp_main__.") if name.startswith("__mp_main__.") else name
 
 

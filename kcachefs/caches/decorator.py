@@ -196,15 +196,17 @@ def cached(
     """Run the function once for each set of arguments, in whichever process comes first.
 
     The key is `hash_function` of the function and `hash_value` of its arguments, bound to its parameters: `f(1)` and
-    `f(x=1)` are one call. An edited function or helper starts anew. `ignore` names parameters, variables and imported
-    modules that do not matter; `depends` lists what matters and cannot be seen: `kcachefs.keys` has `env`, `file` and
-    `version` for it. With `annotations=False` the annotations of the function, and of functions among its arguments, do
-    not count. Functions may call other cached functions and themselves, be methods, and be coroutine functions.
+    `f(x=1)` are one call. After an edit of the function or of a helper, stored results no longer count. `ignore` names
+    parameters, variables and imported modules that do not matter; `depends` lists what matters and cannot be seen:
+    `kcachefs.keys` has `env`, `file` and `version` for it. With `annotations=False` the annotations of the function,
+    and of functions among its arguments, do not count. Functions may call other cached functions and themselves, be
+    methods, and be coroutine functions.
 
     Results are bytes. `encode` and `decode` turn others into bytes and back: any pair will do, and the result of a call
-    is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. An
-    edited `encode` starts anew; with `encoding`, only a change of that text does. An edited `decode` reads what is
-    there. Cached functions that call this one start anew with either of the two, or with `encoding` alone.
+    is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. After
+    an edit of `encode`, stored results no longer count; with `encoding`, that happens only when this text changes. An
+    edited `decode` reads the stored results. The results of cached functions that call this one no longer count
+    after an edit of either; with `encoding`, only after a change of that text.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -7,12 +7,13 @@ Layout: `entries/v<format>/<2 hex>/<62 hex>`, `writers/` and `locks/`. What make
 - Temporary files lie beside their final names, because a rename between folders takes a lock of the whole filesystem,
   and are named after their writer.
 - A writer is a file in `writers/` that its process holds locked. The kernel drops the lock when the process dies, so
-  whoever can take it knows that the temporary files of that name are a dead writer's, and removes them.
-- A file is removed by giving it a temporary name first and looking at what was caught: if another process has put a
-  fresh one there since, it goes back. So neither eviction nor the removal of a damaged entry loses one just written.
+  a process that can take it knows that the temporary files of that name are a dead writer's, and removes them.
+- A file is removed by giving it a temporary name first and checking which file was caught: if another process has put a
+  fresh one there meanwhile, that one goes back. So neither eviction nor the removal of a damaged entry loses one just
+  written.
 
-The age of an entry is its mtime. A process writes a use down at most once a minute, and writes down all that are
-pending before it evicts: so it evicts in the exact order of its own uses, and knows those of others to the minute. In a
+The age of an entry is its mtime. A process records the use of an entry at most once a minute, and records all pending
+uses before it evicts. So it evicts in the exact order of its own uses, and knows those of others to the minute. In a
 mount the ages are left to the mount, which keeps an LRU order of its own and sees every lookup.
 
 Every value is verified when this process first reads its file. A large one is not hashed again while the file's inode,
@@ -47,14 +48,14 @@ _STAMP_SIZE = 32
 _USES_KEPT = 8192
 
 Stamp = bytes
-"""What tells one record from another without reading all of it: its checksum."""
+"""A record's checksum, which tells it from another without reading all of it."""
 
 
 class Folder:
     """A folder of entries. A write that fails for want of space or permission says so and changes nothing.
 
-    `uses` says when this process last used each entry, as far as that is not written down yet: the memory in front of
-    the folder adds to it. It is None without a bound, where the exact order does not matter.
+    `uses` says when this process last used each entry, as far as that is not recorded in the folder yet; the memory in
+    front of the folder adds to it. It is None without a bound, where the exact order does not matter.
     """
 
     def __init__(self, root: Path, max_bytes: int | None, keeps_ages: bool, uses: dict[bytes, int] | None) -> None:
@@ -78,7 +79,7 @@ class Folder:
     # --- one entry ---------------------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> tuple[Entry, Stamp] | None:
-        """The entry of `key` and its stamp; a file that is not a whole record of it is removed and is a miss."""
+        """The entry of `key` and its stamp; a file that is not a whole record of `key` is removed and is a miss."""
         path = self._path(key)
         try:
             file = os.open(path, _READ)
@@ -126,7 +127,7 @@ class Folder:
         return stamp
 
     def delete(self, key: bytes) -> bool:
-        """Remove the entry; whether there was one."""
+        """Remove the entry; returns whether there was one."""
         self._forget_use(key)
         try:
             os.unlink(self._path(key))
@@ -142,7 +143,7 @@ class Folder:
             return False
 
     def is_current(self, key: bytes, stamp: Stamp) -> bool:
-        """Whether the entry is still the one of that stamp; if so it is the youngest from now on."""
+        """Whether the entry still has that stamp; if so, it becomes the youngest."""
         path = self._path(key)
         try:
             file = os.open(path, _READ)
@@ -167,7 +168,7 @@ class Folder:
         return self._locks + blake3(key).hexdigest()
 
     def _path(self, key: bytes) -> str:
-        # A key of 32 bytes is a digest already. It gets a longer name, so as not to meet the key that it is made of.
+        # A key of 32 bytes is a digest already. Its name is longer, so as not to collide with the key it was made from.
         name = key.hex() + "k" if len(key) == 32 else blake3(key).hexdigest()
         return f"{self._entries}{name[:2]}/{name[2:]}"
 
@@ -221,7 +222,7 @@ class Folder:
             self.uses.pop(key, None)
 
     def _write_uses(self) -> None:
-        """Write down what this process has used since it last did; other threads may add more while it runs."""
+        """Record the uses by this process since the last time; other threads may add more while this runs."""
         uses = self.uses or {}
         now = time.time_ns()
         offset = now - time.monotonic_ns()
@@ -263,13 +264,13 @@ class Folder:
         self._sweep(everywhere=True)
 
     def close(self) -> None:
-        """No more writes will come."""
+        """Record the pending uses and sign off: no more writes will come."""
         if self._keeps_ages:
             self._write_uses()
         self._writers.close()
 
     def after_fork(self) -> None:
-        """In a forked child: another thread may have held the lock, and it does not exist here."""
+        """In a forked child: a thread that does not exist here may have held the lock."""
         self._writers.after_fork()
         if self._bound is not None:
             self._bound.forget()

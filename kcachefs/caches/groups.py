@@ -2,9 +2,9 @@
 
 `<root>/<key>/` holds the files of a group and a manifest with the size and the digest of each. A group is filled in a
 folder of its own beneath `<root>/.kcachefs/` and appears by a rename; where its folder exists already, the files are
-moved into it and the manifest comes last. Whoever has been given a group keeps a shared lock on its folder until it is
-done with it, and nothing removes a folder that it cannot lock for itself: a reader never finds a file gone that it was
-promised. Locks are the kernel's, so they die with their holders.
+moved into it and the manifest comes last. A reader keeps a shared lock on the folder of a group until it is done with
+the group, and a folder is removed only under an exclusive lock: so no file disappears that a reader was promised. Locks
+are the kernel's, so they die with their holders.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class Pin:
         self._file = file
 
     def touch(self) -> None:
-        """The folder has been used: it is the youngest now."""
+        """Note that the folder has been used, which makes it the youngest."""
         now = time.time_ns()
         with contextlib.suppress(OSError):
             os.utime(self._file, ns=(now, now))
 
     def take_over(self, other: Pin) -> None:
-        """Hold what `other` holds instead; `other` is closed without letting go."""
+        """Hold the folder of `other` instead; `other` is closed without releasing its lock."""
         self.close()
         self.path, self._file = other.path, other._file
         other._file = -1
 
     def close(self) -> None:
-        """The files are no longer needed."""
+        """Release the folder: its files are no longer needed."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -79,7 +79,7 @@ class Groups:
                 return pin
 
     def publish(self, key: str, staged: Pin, manifest: str, is_whole: Callable[[Path], bool]) -> bool:
-        """Make a filled folder the group of `key`, unless a whole one is there; whether it now is."""
+        """Make a filled folder the group of `key`, unless a whole one is there; returns whether it became the group."""
         try:
             if not self._publish(key, staged, manifest, is_whole):
                 return False
@@ -90,7 +90,7 @@ class Groups:
         return True
 
     def grew(self, key: str) -> None:
-        """Files have been added to the folder of `key`: others may have to go."""
+        """Note that files have been added to the folder of `key`: other folders may have to go."""
         if self._bound is not None:
             path = self.root / key
             self._bound.grew(_size(path), str(path))
@@ -114,7 +114,7 @@ class Groups:
             there = self.pin(key)
             if there is None:
                 if target.exists():
-                    return False  # in somebody's way, and not ours to open
+                    return False  # something has that name that we may not open
                 continue  # evicted since the attempt to move
             if is_whole(target):
                 there.close()

@@ -1,9 +1,9 @@
 """The ingredients of a key, kept beside what was made with it, so that `kcachefs explain` can name what changed.
 
 Each has a name, the first bytes of a digest, and a short text for people. Numbers, short texts that do not look like
-secrets, and the arguments of a compiler are shown; of values that may be large or private only the digest is kept. All
-of it is put together when something is made, never on a hit, and lies in the metadata as one byte string, which a hit
-does not decode.
+secrets, and the arguments of a compiler are shown; of values that may be large or private only the digest is kept. The
+ingredients are collected when something is made, never on a hit, and lie in the metadata as one byte string, which a
+hit does not decode.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kcachefs.errors import UsageError
 
 META = "made_of"
-"""Its name in the metadata."""
+"""The name of the ingredients in the metadata."""
 COUNT_MAX = 96
 NAME_MAX = 80
 SHOWN_MAX = 60
@@ -45,7 +45,7 @@ def of_text(name: str, text: str) -> Ingredient:
 
 
 def of_value(name: str, value: Any, key: str) -> Ingredient:
-    """A value with its key in hexadecimal; shown is a number or a short text, of others and of secrets the type."""
+    """A value with its key in hexadecimal. Numbers and short texts are shown; of others and secrets, only the type."""
     shown = type(value).__qualname__ if _is_secret(name, value) else _shown(value)
     return Ingredient(name, bytes.fromhex(key)[:_DIGEST_SIZE], shown)
 
@@ -79,7 +79,7 @@ def _shown(value: Any) -> str:
 
 
 def pack(ingredients: Iterable[Ingredient]) -> bytes:
-    """As the metadata keeps them: bounded, however many there are."""
+    """The ingredients as the metadata keeps them: of bounded size, however many there are."""
     import msgspec
 
     found = [Ingredient(_cut(one.name, NAME_MAX), one.digest, _cut(one.shown, SHOWN_MAX)) for one in ingredients]
@@ -90,7 +90,7 @@ def pack(ingredients: Iterable[Ingredient]) -> bytes:
 
 
 def pack_if_told(ingredients: Iterable[Ingredient]) -> bytes:
-    """The same; empty if one of them cannot be worked out, which must not fail the caller."""
+    """`pack`, but empty if an ingredient cannot be worked out, which must not fail the caller."""
     try:
         return pack(ingredients)
     except Exception:

@@ -1,4 +1,4 @@
-"""The two levels of a cache as one: what is found, kept, dropped and counted, wherever that is."""
+"""The two levels of a cache as one: finds, keeps, drops and counts entries in both."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Levels:
         return self.memory.get(raw) or self._read(raw)
 
     def find_stamped(self, raw: bytes) -> tuple[Entry, bytes | None] | None:
-        """An entry with the stamp by which the folder tells it from others; that is None for one in memory alone."""
+        """An entry with the stamp by which the folder tells it from others; the stamp is None if only memory has it."""
         self.check_open()
         kept = self.memory.get_stamped(raw)
         if kept is not None:
@@ -59,7 +59,7 @@ class Levels:
         return found
 
     def keep(self, raw: bytes, entry: Entry) -> tuple[bool, bytes | None]:
-        """Store an entry; whether it is in the folder, or without one in memory; and its stamp in the folder."""
+        """Store an entry; returns whether it is in the folder (or in memory, without a folder), and its stamp there."""
         self.check_open()
         self.count("puts")
         stamp, refusal = None, ""
@@ -84,7 +84,7 @@ class Levels:
         return not refusal, stamp
 
     def drop(self, raw: bytes) -> bool:
-        """Remove an entry; whether there was one."""
+        """Remove an entry; returns whether there was one."""
         self.check_open()
         in_memory = self.memory.drop(raw)
         on_disk = self.folder is not None and self.folder.delete(raw)
@@ -153,12 +153,12 @@ class Levels:
             return dict(self._counts)
 
     def count(self, what: str) -> None:
-        """Something has happened once more."""
+        """Count that `what` has happened once more."""
         with self._counts_lock:
             self._counts[what] += 1
 
     def after_fork(self) -> None:
-        """In a forked child: other threads may have held locks, and they do not exist here."""
+        """In a forked child: threads that do not exist here may have held locks."""
         self._counts_lock = threading.RLock()
         self.memory.after_fork()
         self.single_flight.after_fork()

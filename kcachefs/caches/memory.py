@@ -1,12 +1,12 @@
 """The first level: things in memory by key, bounded by count and by bytes, dropped in LRU or FIFO order. Thread-safe.
 
-What is also on the disk is believed for a minute at most. The first use after that asks whether the disk still has it,
-which keeps it young there, and shows what another process has deleted or replaced. Memories of one process that stand
-before the same folder tell each other at once.
+A value that is also on the disk is trusted for a minute at most. The first use after that asks whether the disk still
+has it. This keeps the entry young there, and shows whether another process has deleted or replaced it. Memories of one
+process before the same folder tell each other of changes at once.
 
-The values may be a program's own objects, whose `__del__` may use the same cache. So they are let go of after the lock
-is released, and the lock can be taken again by the thread that holds it: a signal handler, or a `__del__` that the
-garbage collector calls, comes in between any two steps. What each step takes out or adds is therefore what it counts.
+The values may be a program's own objects, whose `__del__` may use the same cache. So values are dropped only after the
+lock is released. The thread that holds the lock can take it again: a signal handler, or a `__del__` that the garbage
+collector calls, may run between any two steps. So each step counts exactly what it takes out or adds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Memory(Generic[V]):
     """A bounded map. A value larger than the whole bound is not kept.
 
     `is_current(key, stamp)` tells whether the disk still has what was kept with that stamp. `uses` gathers when things
-    were last used, in nanoseconds of the monotonic clock, for whoever writes that to the disk.
+    were last used, in nanoseconds of the monotonic clock, for the folder to record on the disk.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class Memory(Generic[V]):
         self._lock = threading.RLock()
 
     def get(self, key: bytes) -> V | None:
-        """What is kept, which under LRU becomes the youngest.
+        """The value kept under a key, which under LRU becomes the youngest.
 
-        Takes no lock, which would cost as much again: each step is one operation of the dictionary, whole by itself,
-        and what was found may be gone between two of them. The count of hits may miss some that coincide.
+        Takes no lock, which would cost as much again: each step is one atomic operation of the dictionary, and a value
+        that was found may be gone before the next step. The count of hits may miss some that coincide.
         """
         kept = self._kept.get(key)
         if kept is None:
@@ -91,11 +91,11 @@ class Memory(Generic[V]):
         return None if value is None or kept is None else (value, kept.stamp)
 
     def put(self, key: bytes, value: V, size: int, stamp: bytes | None = None) -> bool:
-        """Keep a value of that size, and drop the oldest until both bounds hold; whether it is kept.
+        """Keep a value of that size, and drop the oldest until both bounds are met; returns whether it is kept.
 
         `stamp` tells what the disk has for it; without one the value is nowhere else, and is never checked.
         """
-        dropped: list[_Kept[V]] = []  # let go of with this frame, after the lock
+        dropped: list[_Kept[V]] = []  # freed with this frame, after the lock is released
         is_kept = self.max_entries > 0 and (self.max_bytes is None or size <= self.max_bytes)
         kept = _Kept(value, size, stamp)
         with self._lock:
@@ -112,7 +112,7 @@ class Memory(Generic[V]):
             return True
 
     def drop(self, key: bytes) -> bool:
-        """Forget one value; whether it was there."""
+        """Forget one value; returns whether there was one."""
         dropped: list[_Kept[V]] = []
         with self._lock:
             return self._take(key, dropped)
@@ -137,18 +137,18 @@ class Memory(Generic[V]):
         return key in self._kept
 
     def after_fork(self) -> None:
-        """In a forked child: another thread may have held the lock, and it does not exist here."""
+        """In a forked child: a thread that does not exist here may have held the lock."""
         self._lock = threading.RLock()
 
     def _believe(self, key: bytes, kept: _Kept[V], now: int) -> bool:
-        """Ask the disk, and believe what is kept for another minute; or drop it."""
+        """Ask the disk, and trust the value for another minute; or drop it."""
         assert kept.stamp is not None
         if self._is_current is None or self._is_current(key, kept.stamp):
             kept.believed_until = now + STALE_SECONDS * 1_000_000_000
             return True
         with self._lock:
             if self._kept.get(key) is kept:
-                self._take(key, [])  # whoever asked still holds it
+                self._take(key, [])  # the caller still holds the value
         return False
 
     def _take(self, key: bytes, taken: list[_Kept[V]]) -> bool:
@@ -184,8 +184,8 @@ class _Kept(Generic[V]):
 # --- memories before one folder --------------------------------------------------------------------------------------
 
 _before: dict[str, weakref.WeakValueDictionary[int, Memory[Any]]] = {}
-"""By folder, and then by `id`. No lock: each change is one step, and whoever walks them copies them in one. A folder
-that has lost all its memories is forgotten when the next memory comes."""
+"""The memories before each folder, by folder and then by `id`. There is no lock: each change is one step, and loops
+copy the memories in one step. A folder that has lost all its memories is forgotten when the next memory comes."""
 
 
 def stand_before(folder: str, memory: Memory[V]) -> None:

@@ -94,7 +94,7 @@ class ObjectCache(Generic[T]):
         if memory_bytes is not None and encode is None and size_of is None:
             raise UsageError("memory_bytes bounds sizes; give size_of to say how large an object is")
         if encode is not None and cache is None:
-            # Bytes in memory beside the object that was made of them would be kept for nothing.
+            # Memory holds the object, so keeping the bytes that it was made of there too would be a waste.
             cache = Cache(name="objects", memory_entries=0)
         self._cache = cache
         self._encode = encode
@@ -133,7 +133,7 @@ class ObjectCache(Generic[T]):
         return default if found is None else found[0]
 
     def put(self, key: Key, value: T) -> bool:
-        """Keep an object; whether its bytes are on disk, or where there is no disk whether it is in memory."""
+        """Keep an object; returns whether its bytes are on disk, or, without a disk, whether it is in memory."""
         entry = None if self._encode is None else Entry(bytes(self._encode(value)), {}, isinstance(key, str))
         return self._keep(key_bytes(key), value, entry)
 
@@ -150,7 +150,7 @@ class ObjectCache(Generic[T]):
         return await self.get_or_make_with_async(key, made)
 
     def delete(self, key: Key) -> bool:
-        """Remove an object from memory and disk; whether there was one."""
+        """Remove an object from memory and disk; returns whether there was one."""
         raw = key_bytes(key)
         in_memory = self._memory.drop(raw)
         on_disk = self._levels is not None and self._levels.drop(raw)
@@ -163,7 +163,7 @@ class ObjectCache(Generic[T]):
             self._levels.clear()
 
     def clear_memory(self) -> None:
-        """Let go of every object; what is on disk is decoded again when it is asked for."""
+        """Free every object in memory; objects on disk are decoded again when they are asked for."""
         self._memory.clear()
 
     def stats(self) -> ObjectStats:

@@ -23,19 +23,19 @@ class Attempt(enum.Enum):
     HELD = enum.auto()
     BUSY = enum.auto()
     UNAVAILABLE = enum.auto()
-    """There is no folder, permission, space or support for locks: each process goes on by itself."""
+    """The folder, permission, space or support for locks is missing: each process goes on by itself."""
 
 
 class ProcessLock:
     """A lock on `path`; without a path there is nothing to lock.
 
     The file is removed while it is still locked, so that the folder does not fill up. A signal handler may raise
-    between any two steps of what is done here: `release` then gives back whatever has been taken.
+    between any two steps here: `release` then gives back whatever has been taken.
     """
 
     def __init__(self, path: str | None) -> None:
         self._path = path
-        # Not a number: the descriptor of a file that is dropped before it is stored here is closed.
+        # A file object, not a number: if it is dropped before it is stored here, its descriptor is closed.
         self._file: io.FileIO | None = None
         self._is_held = False
 
@@ -59,7 +59,7 @@ class ProcessLock:
 
     def release(self) -> None:
         """Give the lock back, where it is held."""
-        # Noted first: once it is unlinked, the name may stand for a file that another process has locked.
+        # Noted first: once the file is unlinked, its name may stand for one that another process has locked.
         is_held, self._is_held = self._is_held, False
         try:
             if is_held and self._path is not None:
@@ -69,7 +69,7 @@ class ProcessLock:
             self._close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close what it has of its parent's lock, without unlocking that."""
+        """In a forked child: close its descriptor of the parent's lock, without unlocking that."""
         file, self._file, self._is_held = self._file, None, False
         with contextlib.suppress(OSError):
             if file is not None and not file.closed:
@@ -90,7 +90,7 @@ class ProcessLock:
         if file is None:
             return
         try:
-            # Closing is not enough: a child that was forked without a word to Python may have the descriptor too.
+            # Closing is not enough: a child that was forked without Python's knowledge may have the descriptor too.
             with contextlib.suppress(OSError, ValueError):
                 fcntl.flock(file.fileno(), fcntl.LOCK_UN)
         finally:
@@ -103,7 +103,7 @@ class ProcessLock:
 
 
 def _close_copies(name: str) -> None:
-    """Close every descriptor of a lock file of that name: whoever was opening or closing it does not exist here."""
+    """Close every descriptor of a lock file of that name: the thread that opened or closed it does not exist here."""
     for number in os.listdir(_DESCRIPTORS):
         with contextlib.suppress(OSError):
             target = os.readlink(f"{_DESCRIPTORS}/{number}").removesuffix(" (deleted)")

@@ -32,7 +32,7 @@ class Verified:
         self._files: BoundedDict[str, Identity] = BoundedDict(self.LIMIT)
 
     def read(self, key: bytes, path: str, file: int, status: os.stat_result) -> tuple[Entry | None, bytes]:
-        """The entry of `key` in an open file and its checksum; None where the file is not a whole record of it."""
+        """The entry of `key` in an open file and its checksum; None where the file is not a whole record of `key`."""
         head = read_head(file, status.st_size)
         if head is None or head.key != key or head.size != status.st_size:
             return None, b""

@@ -6,19 +6,20 @@ the key, which the kernel drops when its holder dies, so a crashed process never
 Computations may ask for other keys, of this cache or of another, so waiting must never close a ring:
 
 - A computation that would wait for itself through other waiting computations computes that key as well.
-- A computation never waits for another process, neither itself nor through a thread that does. It computes as well:
-  twice the work, but never a standstill.
+- A computation never waits for another process, neither itself nor through a thread that does. It computes the key as
+  well: twice the work, but never a standstill.
 
-Which computations the caller is part of is a context variable, which tasks and `asyncio.to_thread` inherit. Threads do
-not, nor do pools of them. So a thread that has waited for a while looks at the stacks (`waiting_threads.py`): does the
-computation wait for this very thread? Or, if it waits for another process: does any computation of this one? What the
-stacks show is certain, so nobody computes twice only because a computation takes long.
+A context variable says which computations the caller is part of. Tasks and `asyncio.to_thread` inherit it; threads and
+pools of threads do not. So a thread that has waited for a while looks at the stacks (`waiting_threads.py`): does the
+computation wait for this very thread? Or, if the thread waits for another process: does any computation of its own
+process wait for the thread? What the stacks show is certain, so nobody computes twice only because a computation takes
+long.
 
 A task may be dropped without being run to its end. The garbage collector then closes its coroutines, in whichever
-thread and context it runs, between any two steps. So a computation that ends takes out its own flight by reference, not
-by what is in the context, and never waits for a lock that the same thread may hold. A signal handler may raise there
-too. So whatever a call begins is written down before it is begun, and undone step by step, where one step more does no
-harm.
+thread and context the collector runs, between any two steps. So a computation that ends removes its own flight by
+reference, not by the content of the context, and never waits for a lock that the same thread may hold. A signal handler
+may raise there too. So every step of a call is noted before it begins, and the steps are undone one by one; undoing one
+twice does no harm.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ class SingleFlight(Generic[T]):
         """Undo what a call has begun, as far as that is not undone yet."""
         try:
             process_lock.release()
-            # Not by a token: a dropped task ends in another context, and has nothing to leave there.
+            # The context is not reset by token: a dropped task ends in another context, and has nothing to leave there.
             inside = _inside.get()
             if flight in inside:
                 _inside.set(tuple(outer for outer in inside if outer is not flight))
@@ -202,7 +203,7 @@ class Flight(Generic[T]):
         self.thread: int = threading.get_ident()
         """The thread that computes, or runs the task that does."""
         self.inside: tuple[Flight[Any], ...] = inside
-        """The computations that it is part of."""
+        """The computations that this one is part of."""
         self.is_task: bool = False
         self.has_ended: bool = False
         self.result: tuple[T] | None = None
@@ -214,14 +215,14 @@ class Flight(Generic[T]):
         self.awaits_process: bool = False
         """Whether it waits for another process to finish."""
         self.has_computing_waiter: bool = False
-        """Whether another computation has waited for it, or for the first computation of this key, if this is a second
-        one: then it must not begin to wait for a process."""
+        """Whether another computation has waited for this one or, if this is the second computation of its key, for the
+        first. Then this one must not begin to wait for a process."""
         self._callbacks: list[Callable[[], None]] = []
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once the flight has ended, from whichever thread ends it; at once if it has.
+        """Call `callback` once the flight has ended, from whichever thread ends it; at once if it has ended already.
 
-        If that thread is interrupted in the middle of it, `callback` is called twice.
+        If that thread is interrupted during the call, `callback` is called twice.
         """
         with _lock:
             if not self.has_ended:
@@ -261,7 +262,7 @@ class Waited(enum.Enum):
 
     TO_THE_END = enum.auto()
     IN_A_RING = enum.auto()
-    """Other computations wait for this thread, and the flight for those."""
+    """Other computations wait for this thread, and the flight waits for them."""
 
 
 def _wait(key: bytes, flight: Flight[Any]) -> Waited:
@@ -299,7 +300,7 @@ def _wait(key: bytes, flight: Flight[Any]) -> Waited:
 
 
 def _reached(flight: Flight[Any], awaited: dict[int, set[int]], *, through_flights: bool) -> set[int]:
-    """The threads that must go on before a flight can end, if wanted also those of flights that it waits for."""
+    """The threads that must go on before a flight can end; with `through_flights`, also those of flights it needs."""
     found: set[int] = set()
     pending = {flight.thread}
     if through_flights:
@@ -319,7 +320,7 @@ def _recursion(key: bytes) -> CacheRecursion:
 
 
 def _result(flight: Flight[T]) -> tuple[T] | None:
-    """What a flight has ended with; None where its thread was interrupted, which is no answer to anyone else."""
+    """The result of a flight that has ended; None where its thread was interrupted, which is no answer for others."""
     if flight.error is not None:
         raise flight.error.with_traceback(flight.traceback)
     return flight.result

@@ -1,8 +1,8 @@
 """Which threads cannot go on before another one has ended its work, as their stacks show.
 
 Threads and executors do not hand context variables on before Python 3.14, so a thread does not know for which
-computation it works. But whoever waits for it shows: `Future.result` and `Thread.join` are on its stack, with what they
-wait for. What waits by other means (a queue, an event, a task) is not seen.
+computation it works. But a thread that waits for another can be recognised: `Future.result` or `Thread.join` is on its
+stack, with the future or thread that it waits for. Waiting by other means (a queue, an event, a task) is not seen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def awaited_threads() -> dict[int, set[int]]:
 
 
 def _codes_of_futures() -> tuple[frozenset[CodeType], CodeType | None]:
-    """The code of what waits for futures, and of what works for one; nothing as long as nobody has imported them."""
+    """The code of the functions that wait for futures, and of the one that works for a future; none as long as nobody
+    has imported futures."""
     futures, pools = sys.modules.get("concurrent.futures._base"), sys.modules.get("concurrent.futures.thread")
     if futures is None or pools is None:
         return frozenset(), None

@@ -38,8 +38,8 @@ class Writers:
         With `everywhere`, also files whose writer nobody knows any more. That looks through all folders of entries,
         which is otherwise needed only after a crash.
         """
-        # Kept locked until their files are gone: a process that has just made one of them waits, finds it gone, and
-        # takes another name.
+        # Locked until their temporary files are gone: a process that has just made one of these writers' files waits,
+        # finds it gone, and takes another name.
         dead = {file.name: held for file in listed(self._folder) if (held := _locked(file.path)) is not None}
         if dead or everywhere:
             found = list(self._temporaries())

@@ -1,6 +1,6 @@
 """The `kcachefs` command: registers one module per verb, and turns errors into one line and an exit code.
 
-Only the module of the verb that is given is imported: all of them would take a noticeable part of the start-up time.
+Only the module of the requested verb is imported: importing all would take a noticeable part of the start-up time.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _VERBS = (
     "completion",
     "help",
 )
-"""In the order of the help. Each is a function of its name, in a module of its name."""
+"""In the order of the help. Each verb is a function of its name, in a module of its name."""
 _GROUPS = ("pack", "fleet")
-"""Verbs that have verbs of their own: `pack_app` and `fleet_app` in modules of their names."""
+"""Verbs with verbs of their own: `pack_app` and `fleet_app` in modules of their names."""
 _BESIDE = {"unpin": "pin"}
-"""Verbs that are in the module of another."""
+"""Verbs that are in another verb's module."""
 _BUG = 70
 
 
@@ -93,7 +93,7 @@ def make_app(only: str = "") -> typer.Typer:
 
 @functools.cache
 def parser(only: str = "") -> Any:
-    """What `make_app` describes, ready to parse: for `mount`, with its many options, that takes ten milliseconds."""
+    """The app of `make_app`, ready to parse: for `mount`, with its many options, that takes ten milliseconds."""
     return typer.main.get_command(make_app(only))
 
 
@@ -126,7 +126,7 @@ def main() -> None:
     unwind_when_told_to()
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    if sys.stdout is None:  # closed by the program that started us, which is no reason to fail
+    if sys.stdout is None:  # closed by the program that started us: no reason to fail
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no failure
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    """Parse and do it. Not by typer's own main(), which takes a broken pipe for a failure."""
+    """Parse the arguments and run the verb. Avoids typer's own main(), which treats a broken pipe as a failure."""
     given = next((word for word in arguments if not word.startswith("-")), "")
     is_known = given in (*_VERBS, *_GROUPS) and given != "help"
     command = parser(given if is_known else "")
@@ -173,7 +173,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _context_of(command: Any, words: list[str]) -> typer.Context:
-    """The context of the verb that the words name: for an option without its value the parser gives none."""
+    """The context of the verb that the words name: if an option lacks its value, the parser's error has no context."""
     context = typer.Context(command, info_name="kcachefs")
     for word in words:
         known: dict[str, Any] = getattr(context.command, "commands", {})
@@ -185,7 +185,7 @@ def _context_of(command: Any, words: list[str]) -> typer.Context:
 
 
 def _complete(words: list[str]) -> None:
-    """Print what the last word may become, a line each. A shell that gets nothing completes file names."""
+    """Print the possible completions of the last word, one per line. A shell that gets none completes file names."""
     from kcachefs.cli.completing import candidates
 
     with contextlib.suppress(KcachefsError, OSError):

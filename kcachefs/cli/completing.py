@@ -1,8 +1,8 @@
-"""What a shell offers for the word that is being typed: verbs, options, values, entries and mounts.
+"""The completions that a shell offers for the word being typed: verbs, options, values, entries and mounts.
 
 The scripts in completions/ ask with `kcachefs --complete WORD...`, the last word being the unfinished one. If we offer
-nothing, the shell completes file names. Whatever goes wrong, we offer nothing and print nothing. Somebody is typing, so
-we do not wait for a daemon that takes long.
+nothing, the shell completes file names. If anything goes wrong, we offer nothing and print nothing. Somebody is typing,
+so we do not wait for a slow daemon.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PATIENCE_SECONDS = 1.5
 
 
 class _Line(NamedTuple):
-    """What is typed so far."""
+    """The words typed so far."""
 
     verb: str
     before: Sequence[str]
@@ -37,7 +37,7 @@ class _Line(NamedTuple):
 
 
 def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
-    """What may stand in the place of the last word; `commands` are the parsers by their verbs."""
+    """The possible completions of the last word; `commands` are the parsers by their verbs."""
     *typed, unfinished = words or [""]
     before = list(_words(typed))
     verb = next((word for word in before if not word.startswith("-")), "")
@@ -64,7 +64,7 @@ def candidates(words: Sequence[str], commands: dict[str, Any]) -> list[str]:
 
 
 def _words(typed: Sequence[str]) -> Iterator[str]:
-    """Options and their values one by one: `--mount=/mnt` is one word in some shells, and three in bash."""
+    """Options and their values as separate words: `--mount=/mnt` is one word in some shells, and three in bash."""
     for word in typed:
         name, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
         yield from (name, value) if sign and value else () if word == "=" else (name,)
@@ -78,7 +78,7 @@ def _below(commands: dict[str, Any], words: Iterable[str]) -> dict[str, Any]:
 
 
 def _entries(line: _Line) -> Iterator[str]:
-    """Paths of entries and names of kernels, of the mount that the command would mean; namespaces for `ls`."""
+    """Paths of entries and names of kernels, from the mount that the command would use; namespaces for `ls`."""
     from kcachefs.cli.target import find_mount
     from kcachefs.core.entry_info import EntryInfo
     from kcachefs.core.report import Statistics
@@ -93,7 +93,7 @@ def _entries(line: _Line) -> Iterator[str]:
         left = max(0.01, deadline - time.monotonic())
         return control.ask_mount(place, verb, kind, arguments, seconds=left)
 
-    with contextlib.suppress(KcachefsError):  # what was found by then is offered
+    with contextlib.suppress(KcachefsError):  # everything found by then is offered
         if line.verb == "ls":
             yield from ask("stats", Statistics).namespaces
         wanted = {"patterns": [f"{glob.escape(line.unfinished)}*"], "limit": _OFFERED}
@@ -152,7 +152,7 @@ def _orders(line: _Line) -> Iterable[str]:
 
 
 _Offers = Callable[[_Line], Iterable[str]]
-"""What may follow, given what is typed."""
+"""Returns the possible completions, given the words typed so far."""
 _VALUES: dict[str, _Offers] = {
     "--mount": _mounts,
     "--only": _namespaces,

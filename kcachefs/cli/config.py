@@ -48,7 +48,7 @@ def config(
 
 
 def show(shown: MountConfig, as_json: bool, only: list[str] | None = None) -> None:
-    """Print options and their values: one per line, or as JSON. `only`: just those of these names."""
+    """Print options and their values: one per line, or as JSON. `only`: just the options of these names."""
     from kcachefs.daemon.options import OPTIONS
     from kcachefs.printable import printable
 
@@ -68,7 +68,7 @@ def show(shown: MountConfig, as_json: bool, only: list[str] | None = None) -> No
 
 
 def _text(name: str, value: Any) -> str:
-    """A value as one writes it on the command line."""
+    """A value as it is written on the command line."""
     if value is None or value == {} or value == []:
         return "-"
     if isinstance(value, bool):

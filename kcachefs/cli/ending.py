@@ -1,10 +1,11 @@
-"""How a command ends when it is told to: by SIGTERM, or by SIGHUP from a terminal that closes.
+"""How a command terminates on a signal: on SIGTERM, or on SIGHUP from a terminal that closes.
 
-Most unwind, as after Ctrl-C: temporary things are removed, and a terminal is left as it was found. A command that works
-on a store dies at once: a store survives a kill at any moment, but not an exception in the middle of anything.
+Most commands unwind, as after Ctrl-C: temporary files are removed, and the terminal is left as it was found. A command
+that works on a store dies at once: a store survives a kill at any moment, but not an exception in the middle of
+anything.
 
-Python drops an exception that is raised while an object is destroyed. A signal, Ctrl-C too, that comes at such a moment
-is sent once more, a moment later.
+Python drops an exception that is raised while an object is destroyed. A signal that arrives at such a moment, Ctrl-C
+too, is sent again a moment later.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from contextlib import ExitStack, contextmanager
 NUMBERS = (signal.SIGTERM, signal.SIGHUP)
 _NUMBERS_BY_CODE = {128 + number: number for number in NUMBERS}
 at_the_end = ExitStack()
-"""What has to be done before this command ends, however it ends."""
+"""Everything that has to be done before this command ends, however it ends."""
 _SHOW_CURSOR = b"\x1b[?25h"
 _AGAIN_SECONDS = 0.01
 
 
 def unwind_when_told_to() -> None:
-    """From now on these signals end this process by an exception. The second one kills."""
+    """From now on these signals end this process by an exception. The second signal kills it."""
     for number in NUMBERS:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _unwind)
@@ -34,7 +35,7 @@ def unwind_when_told_to() -> None:
 
 @contextmanager
 def dying_when_told_to() -> Iterator[None]:
-    """In this scope these signals kill the process. Only the main thread can set that: in others nothing changes."""
+    """In this scope these signals kill the process. Only the main thread can set this up: elsewhere nothing changes."""
     is_main = threading.current_thread() is threading.main_thread()
     changed = [number for number in NUMBERS if is_main and signal.getsignal(number) is _unwind]
     for number in changed:
@@ -59,7 +60,7 @@ def _die(number: int, frame: object) -> None:
 
 
 def _send_again(dropped: sys.UnraisableHookArgs) -> None:
-    """Python has dropped an exception. Nobody misses most of them, but some were meant to end this process."""
+    """Python has dropped an exception. Most are not missed, but some were meant to end this process."""
     error = dropped.exc_value
     if isinstance(error, KeyboardInterrupt):
         number = signal.SIGINT
@@ -68,7 +69,8 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
     else:
         sys.__unraisablehook__(dropped)
         return
-    # Not at once: its exception would be raised in here, and be dropped as well. On a busy machine it is all the same.
+    # Not at once: the exception would be raised in here, and dropped as well. On a busy machine that may still happen,
+    # hence the loop.
     while True:
         try:
             if number in NUMBERS:

@@ -13,7 +13,7 @@ from kcachefs.cli.usage import a_path, did_you_mean
 from kcachefs.errors import UsageError
 
 _FOR_OTHER_HOSTS = ("docker", "k8s")
-"""Formats for containers: their Python is not the one that can be looked at here."""
+"""Formats for containers, whose Python cannot be inspected from here."""
 
 
 def env(

@@ -1,4 +1,4 @@
-"""Shows how far an eviction is: beside programs that use the mount it takes its time."""
+"""Shows the progress of an eviction, which takes time beside programs that use the mount."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 5.0
 
 @contextmanager
 def shown(mount: Path | None, store: Path | None, *, quiet: bool) -> Iterator[None]:
-    """While a mount evicts entries, a bar on a terminal shows how far it is."""
+    """While a mount evicts entries, a bar on a terminal shows the progress."""
     mounted = None if quiet or not sys.stderr.isatty() else _mounted(mount, store)
     if mounted is None:
         yield
@@ -33,13 +33,13 @@ def shown(mount: Path | None, store: Path | None, *, quiet: bool) -> Iterator[No
             complain("kcachefs: interrupted; the mount goes on evicting")
             raise
         finally:
-            is_over.set()  # not waited for: it may wait for the mount
+            is_over.set()  # the thread is not waited for: it may wait for the mount
 
 
 def _mounted(mount: Path | None, store: Path | None) -> str | None:
     try:
         return target.find_mount(mount, store)
-    except KcachefsError:  # the command itself says what is wrong
+    except KcachefsError:  # the command itself reports the error
         return None
 
 
@@ -50,7 +50,7 @@ def _follow(mounted: str, tell: Tell, is_over: threading.Event) -> None:
     while not is_over.wait(PAUSE_SECONDS):
         try:
             now = control.ask_mount(mounted, "progress", EvictionProgress, seconds=PATIENCE_SECONDS)
-        except KcachefsError:  # it ends, or its version does not report this
+        except KcachefsError:  # the mount is ending, or its version does not report this
             return
         if now.entries and not is_over.is_set():
             tell(f"evicting {now.entries:,} entries", now.done, now.entries)

@@ -29,7 +29,7 @@ def explain(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option("--since", metavar="TIME", help="Explain what was compiled within this time: 30m, 2h, 7d."),
+        typer.Option("--since", metavar="AGE", help="Explain what was compiled within this time: 30m, 2h, 7d."),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Show each entry with everything that differs.")] = False,
     waste: Annotated[
@@ -70,7 +70,7 @@ def explain(
 def _chosen(
     explainer: Explainer, entry: str | None, run: int | None, since: str | None
 ) -> tuple[list[MadeEntry], RunInfo | None, float | None]:
-    """What to explain, the run that made it, and since when it was made, as far as these are asked for."""
+    """The entries to explain, the run that made them, and since when they were made, as far as these were asked for."""
     if entry is not None:
         return [the_one(entry, explainer)], None, None
     if since is not None:

@@ -1,4 +1,4 @@
-"""What the commands that look into entries share: finding the entries, and reading how long ago something was."""
+"""Shared by the commands that look into entries: finding the entries, and parsing how long ago something was."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Folder = Annotated[
 
 
 def open_cache(mount: Path | None, store: Path | None, folder: Path | None) -> Cache:
-    """The entries that are meant: of a mount, of a store at rest, or of a plain folder."""
+    """The entries of the chosen cache: a mount, a store at rest, or a plain folder."""
     from kcachefs.insight.artefacts import FolderCache
     from kcachefs.insight.mounted import MountedCache
 
@@ -49,7 +49,7 @@ def place_of(mount: Path | None, store: Path | None) -> str:
 
 
 def the_one(pattern: str, explainer: Explainer) -> MadeEntry:
-    """The entry that is meant, by its path or a kernel's name; several of one name are told apart by their paths."""
+    """The chosen entry, by its path or a kernel's name; several of one name are told apart by their paths."""
     from kcachefs.core.entry_patterns import meant_by
 
     wanted = pattern.strip("/")

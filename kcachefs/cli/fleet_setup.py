@@ -1,4 +1,4 @@
-"""`kcachefs fleet init`, `check` and `gc`: what an administrator does with a bucket."""
+"""`kcachefs fleet init`, `check` and `gc`: the commands for an administrator of a bucket."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Url = Annotated[
 
 
 def chosen_url(url: str | None) -> str:
-    """The bucket that is meant: the one that was given, else that of the configuration files."""
+    """The chosen bucket: the given URL, else the one in the configuration files."""
     from kcachefs.mounts import config_files
 
     if url is not None:
@@ -42,7 +42,7 @@ def chosen_url(url: str | None) -> str:
 
 
 def chosen_url_and(url: str | None, names: list[str] | None) -> tuple[str, list[str]]:
-    """The same where names of something else follow: a first word that is not a URL is one of those names."""
+    """Like `chosen_url`, for commands whose URL is followed by names: a first word that is not a URL is a name."""
     if url is not None and "://" not in url:
         return chosen_url(None), [url, *(names or [])]
     return chosen_url(url), names or []
@@ -164,7 +164,7 @@ def gc(
         raise UsageError(f"{scope}: the bucket has no such scope; {has}")
     for name in [scope] if scope is not None else scopes:
         layout = Layout(name)
-        # A dry run writes nothing, so it has to take this machine's clock for the store's.
+        # A dry run writes nothing, so it has to use this machine's clock instead of the store's.
         now = time.time() if dry_run else Claims(storage, layout).now()
         is_there = partial(object_storage.is_there, storage)
         found += collecting.garbage(layout, storage.objects(layout.root), now, limit, is_there)

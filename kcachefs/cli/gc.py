@@ -33,7 +33,7 @@ def gc(
         from kcachefs.store.header import locked
         from kcachefs.store.lmdb_file import compact_lmdb
 
-        with contextlib.suppress(StoreBusy), locked(at_rest):  # somebody may have mounted it meanwhile
+        with contextlib.suppress(StoreBusy), locked(at_rest):  # the store may have been mounted meanwhile
             compact_lmdb(at_rest / "catalog")
         freed = outcome.freed_bytes + max(0, before - _catalog_bytes(at_rest))
         outcome = msgspec.structs.replace(outcome, freed_bytes=freed)

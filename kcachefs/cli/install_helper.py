@@ -31,7 +31,7 @@ def install_helper(
         if link.is_symlink():
             if link.readlink().name != NAME:
                 raise MountError(f"{link}: leads to {link.readlink()}, which is not ours; remove it first")
-            link.unlink()  # ours, or that of an installation that is gone
+            link.unlink()  # our own link, or one of an installation that is gone
         if not remove:
             link.symlink_to(helper)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""Manual pages made of the same texts as `--help`, so that the two cannot differ."""
+"""Manual pages generated from the same texts as `--help`, so that the two cannot differ."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _plain(text: str, *, keep_lines: bool = False) -> str:
 
 
 def _text(text: str) -> str:
-    """Text for roff: no letter of it is taken for a command."""
+    """Text escaped for roff, so that none of it is read as a command."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace('"', "\\(dq")
     escaped = escaped.replace("…", "...").replace("·", "\\(bu")
     return f"\\&{escaped}" if escaped.startswith(".") else escaped

@@ -190,7 +190,7 @@ def mount(
 
 
 def _success(settings: MountConfig) -> str:
-    """Where the mount is, how large it may grow, and what to do with it."""
+    """The message after mounting: where the mount is, how large it may grow, and how to use it."""
     import shlex
 
     from kcachefs.daemon import registry

@@ -1,4 +1,4 @@
-"""`mount.kcachefs STORE DIR [-o options]`: what mount(8) runs for an fstab line of type kcachefs.
+"""`mount.kcachefs STORE DIR [-o options]`: the program that mount(8) runs for an fstab line of type kcachefs.
 
     /var/cache/kcachefs  /mnt/kcache  kcachefs  max_size=100GiB,nofail  0 0
 
@@ -30,7 +30,7 @@ _IGNORED = {
     *("lazytime", "nolazytime", "iversion", "noiversion", "mand", "nomand", "sync", "async", "dirsync"),
     *("silent", "loud", "nosuid", "nodev"),
 }
-"""Options for mount(8) or other filesystems that change nothing here."""
+"""Options for mount(8) or other filesystems that have no effect here."""
 _OF_THE_KERNEL = {"user_id", "group_id", "default_permissions", "max_read", "blksize", "rootcontext", "seclabel"}
 """Options in the kernel's list of mounts, from which mount(8) takes them for a remount."""
 
@@ -68,7 +68,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def remount(directory: Path, wanted: dict[str, Any]) -> None:
-    """Change what can be changed while the mount is in use; anything else must be what it is."""
+    """Change the options that can be changed while the mount is in use; any other option must keep its value."""
     holds = change(directory, {})
     changes = {}
     for name, given in wanted.items():
@@ -83,7 +83,7 @@ def remount(directory: Path, wanted: dict[str, Any]) -> None:
 
 
 def parse_options(text: str, *, sloppy: bool = False) -> dict[str, Any]:
-    """Parse a list of options, into values by their names in `kcachefs mount`.
+    """Parse a list of options into values, by their names in `kcachefs mount`.
 
     >>> parse_options("ro,max_size=5G,noauto,x-systemd.requires=network.target")
     {'read_only': True, 'max_size': '5G'}

@@ -165,9 +165,9 @@ def verify(
 
 
 def pack_used(where: Path, out: Path, since: float) -> tuple[str, list[Skipped]]:
-    """Pack what was used in a mount since then, in seconds since 1970; returns a line about it, and what is left out.
+    """Pack the entries used since then, in seconds since 1970; returns a line about the pack, and the skipped entries.
 
-    The list may be passed to `refuse_unread`: what could not be read keeps nothing else from being packed.
+    The list may be passed to `refuse_unread`: an entry that could not be read does not keep others from being packed.
     """
     from kcachefs.core.entry_info import EntryInfo
     from kcachefs.fleet.views import FolderView
@@ -180,7 +180,7 @@ def pack_used(where: Path, out: Path, since: float) -> tuple[str, list[Skipped]]
 
 
 def refuse_unread(left_out: list[Skipped]) -> None:
-    """Raise if the disk, or the mount, kept some of the entries from being read."""
+    """Raise if some of the entries could not be read because of the disk or the mount."""
     from kcachefs.frameworks.copying import Unreadable
 
     if unread := sum(isinstance(one, Unreadable) for one in left_out):
@@ -223,7 +223,7 @@ def _write(
     oci: Path | None = None,
     level: int = LEVEL,
 ) -> _Written:
-    """Write a pack, and an image if it is wanted."""
+    """Write a pack, and an image if requested."""
     from kcachefs.fleet import finding, making, signing
     from kcachefs.fleet import oci as images
 
@@ -232,7 +232,7 @@ def _write(
     signer = signing.Signer(key) if key is not None else None
     check_place(out)
     if oci is not None:
-        images.check_place(oci)  # before a pack that is there is replaced
+        images.check_place(oci)  # before an existing pack is replaced
     left_out: list[Skipped] = []
     entries = finding.find(view, wanted, left_out.append, only)
     if not entries:
@@ -252,7 +252,7 @@ def _write(
 
 @contextmanager
 def pack_file(given: str) -> Iterator[Path]:
-    """The pack that a file is, that an image layout holds, or that a URL leads to."""
+    """The pack in a file, in an image layout, or at a URL."""
     from kcachefs.fleet import downloads, oci
 
     if downloads.is_url(given):
@@ -271,7 +271,7 @@ def pack_file(given: str) -> Iterator[Path]:
 
 @contextmanager
 def view_of(mount: Path | None, store: Path | None) -> Iterator[View]:
-    """What to read from: the mount, or if it is not mounted the store."""
+    """The view to read from: the mount, or the store if it is not mounted."""
     from kcachefs.fleet.views import FolderView, StoreView
 
     mounted = mounted_at(mount, store)
@@ -283,7 +283,7 @@ def view_of(mount: Path | None, store: Path | None) -> Iterator[View]:
 
 
 def mounted_at(mount: Path | None, store: Path | None) -> Path | None:
-    """The mount that is meant, whoever owns it; None if that is a store that is not mounted."""
+    """The chosen mount, whoever owns it; None if the command means a store that is not mounted."""
     from kcachefs.mounts.finding import find
 
     if mount is not None and store is None:

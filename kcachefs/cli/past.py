@@ -1,4 +1,4 @@
-"""What `kcachefs stats` says of the past: sums by namespace, user or run, and whether the quota is large enough."""
+"""The past in `kcachefs stats`: sums by namespace, user or run, and whether the quota is large enough."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ USUAL_SECONDS = 7 * 86400.0
 
 
 class PastRow(msgspec.Struct, kw_only=True):
-    """What happened in a namespace, by a user or during a run."""
+    """The activity in a namespace, by a user or during a run."""
 
     name: str
     hits: int = 0
@@ -39,7 +39,7 @@ class PastRow(msgspec.Struct, kw_only=True):
 
 
 class Past(msgspec.Struct, kw_only=True):
-    """What happened since a moment."""
+    """The activity since a moment."""
 
     since: float
     by: str
@@ -48,7 +48,7 @@ class Past(msgspec.Struct, kw_only=True):
 
 
 def look_back(mount: Path | None, store: Path | None, since: float, by: str = "namespace") -> Past:
-    """What happened since then, in seconds since 1970."""
+    """The activity since then, in seconds since 1970."""
     insight = target.insight(mount, store)
     if by == "run":
         rows = [_of_run(run) for run in insight.runs(settle=True) if run.last_used >= since]
@@ -61,7 +61,7 @@ def look_back(mount: Path | None, store: Path | None, since: float, by: str = "n
 
 
 def began(numbers: Statistics, age: float | None) -> float:
-    """Since when to look back: that long ago, else since the numbers were reset, else a week ago."""
+    """The moment to look back to: that long ago, else when the numbers were reset, else a week ago."""
     return max(numbers.since, time.time() - (age if age is not None else USUAL_SECONDS))
 
 
@@ -83,7 +83,7 @@ def table(past: Past) -> Table:
 
 
 def summary(past: Past, *, is_exceeded: bool) -> list[str]:
-    """In words: what was saved, and whether the quota is too small. `is_exceeded`: the store exceeds it now."""
+    """The savings in words, and whether the quota is too small. `is_exceeded`: the store exceeds the quota now."""
     total, lines = past.total, []
     span = f" in {format_seconds(time.time() - past.since)}" if past.since else ""
     if total.seconds_saved >= 0.1:

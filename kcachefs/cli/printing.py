@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Tell = Callable[[str, int, int], None]
-"""Reports progress: the name of what is done, how much of it is done, and out of how much."""
+"""Reports progress: the name of the work, the amount done, and the total."""
 INTERRUPTED = 130
 """The exit status of a command that was interrupted and can be run again to continue."""
 
 
 def complain(text: str) -> None:
-    """Print a line to standard error. Where nothing can be written, the exit code has to do."""
+    """Print a line to standard error. Where nothing can be written, the exit code has to suffice."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -28,12 +28,12 @@ def complain(text: str) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Forget what was not printed: at exit the interpreter would try again, and fail with its own words and code."""
+    """Discard unprinted output: at exit the interpreter would try again, and fail with its own message and code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_json(value: Any, *, on_one_line: bool = False) -> None:
-    """Print one JSON document, as every `--json` does. Anything that could steer a terminal is escaped."""
+    """Print one JSON document, as every `--json` does. Any text that could control a terminal is escaped."""
     import msgspec
 
     raw = msgspec.json.encode(value)
@@ -50,7 +50,7 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 
 
 def console(**options: Any) -> Console:
-    """A rich console that does not fail when its reader has seen enough."""
+    """A rich console that does not fail when its reader stops reading."""
     from rich.console import Console
 
     class Quiet(Console):
@@ -82,7 +82,7 @@ def brought_in(count: int, done: str, size: str, present: int, gone: int = 0, *,
 def bar(what: str, total: int) -> Iterator[Callable[..., None]]:
     """A progress bar on a terminal, and nothing elsewhere.
 
-    Yields the function that advances it by a number of bytes, and may say what is being done now.
+    Yields the function that advances it by a number of bytes, and can show what is being done now.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -120,7 +120,7 @@ def bars(*, quiet: bool = False) -> Iterator[Tell]:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as people say it.
+    """A duration in everyday units.
 
     >>> format_seconds(0.25), format_seconds(75.0), format_seconds(2460.0), format_seconds(90000.0)
     ('0.2 s', '75 s', '41 min', '25 h')

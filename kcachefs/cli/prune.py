@@ -43,7 +43,7 @@ def prune(
 
 
 def parse_age(text: str) -> float:
-    """The seconds in an age as people write it.
+    """The seconds in an age such as people write.
 
     >>> parse_age("30d"), parse_age("90m")
     (2592000.0, 5400.0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 120.0
 UNWRITTEN_SECONDS = 2.0
-"""How long we wait for the mount's state to name the new worker: in a full runtime directory it cannot be written."""
+"""How long we wait for the mount's state to name the new worker: a full runtime directory prevents that."""
 
 
 def reload(
@@ -47,7 +47,7 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
 
     before = registry.read(mountpoint)
     if before is None or not before.alive:
-        mount_at(Path(mountpoint))  # says so if it does not answer
+        mount_at(Path(mountpoint))  # raises if the mount does not answer
         raise MountError(f"{mountpoint}: is not one of your kcachefs mounts; see: kcachefs status")
     if before.engine != "direct":
         raise MountError(f"{mountpoint}: the {before.engine} engine cannot hand over; unmount and mount again")
@@ -62,13 +62,13 @@ def hand_over(mountpoint: str) -> tuple[MountState, MountState]:
 
 
 def _when_handed_over(before: MountState, former: int, supervisor: int) -> MountState:
-    """The mount's state once another worker serves; raises DaemonError if that does not happen."""
+    """The mount's state once another worker serves; raises DaemonError if none takes over."""
     from kcachefs.daemon import registry, serving
 
     mountpoint, restarts = before.mountpoint, before.restarts
     until = unwritten_until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
-        is_over = serving.ended(supervisor, 0.02)  # asked first: what it wrote last counts
+        is_over = serving.ended(supervisor, 0.02)  # asked first, so that the supervisor's last state counts
         now = registry.read(mountpoint)
         if now is None:
             raise DaemonError(f"{mountpoint}: was unmounted in the meantime; see {before.log}")

@@ -49,7 +49,7 @@ def report(
 
 
 def write(output: Path, watch: Watch, since: float, words: str, *, title: str = "", run: int | None = None) -> int:
-    """Write a report, whole or not at all; returns how large it is."""
+    """Write a report, whole or not at all; returns its size."""
     from kcachefs.live.web.report import make_report
     from kcachefs.whole_file import whole_file
 
@@ -60,7 +60,7 @@ def write(output: Path, watch: Watch, since: float, words: str, *, title: str = 
 
 
 def write_for_run(output: Path, mount: Path, began: float, command: str) -> int:
-    """Write a report on what a command did, which began then."""
+    """Write a report on a command that began then."""
     from kcachefs.mounts.insight_reports import InsightReports
 
     runs = [one for one in InsightReports.of(mount).runs(settle=True) if one.started >= began - 1.0]
@@ -70,7 +70,7 @@ def write_for_run(output: Path, mount: Path, began: float, command: str) -> int:
 
 
 def _watch(mount: Path | None, store: Path | None, since: float) -> Watch:
-    """The mount or store that is meant, even another user's mount or a store at rest."""
+    """The chosen mount or store, even another user's mount or a store at rest."""
     from kcachefs.cli.explained import place_of
     from kcachefs.core.report import Statistics
     from kcachefs.daemon import registry

@@ -114,7 +114,7 @@ def run(
         if is_watched:
             from kcachefs.core.uses import HEARTBEAT_SECONDS
 
-            # The kernel asks again for a name after this long; a command that comes sooner would not be counted.
+            # The kernel asks again for a name after this long; a command that starts sooner would not be counted.
             time.sleep(HEARTBEAT_SECONDS)
         began = time.time()
         _announce(where, printable(name or name_of(command)))
@@ -163,9 +163,9 @@ def run(
 
 
 def _afterwards(failure: str, do: Callable[[], _T], otherwise: _T) -> _T:
-    """What `do` returns, or `otherwise` after a line about why it failed: that does not change how the command ended.
+    """The result of `do`, or `otherwise` after a line about the failure, which does not change the command's exit code.
 
-    Anything can fail: what is imported only now may have been removed or replaced while the command ran.
+    Anything can fail: a module that is imported only now may have been removed or replaced while the command ran.
     """
     try:
         return do()
@@ -175,7 +175,7 @@ def _afterwards(failure: str, do: Callable[[], _T], otherwise: _T) -> _T:
 
 
 def _pack(out: Path, mount: Path, began: float) -> int:
-    """Pack what the command used; the exit code that says why not all could be packed, after a line about it, or 0."""
+    """Pack the entries the command used. Returns 0, or after a line about it the exit code for an incomplete pack."""
     failure = "not packed: "
     try:
         from kcachefs.cli.pack import pack_used, refuse_unread
@@ -201,7 +201,7 @@ def _write_report(report: Path, mount: Path, began: float, command: list[str]) -
 
 
 def _announce(mount: Path, name: str) -> None:
-    """Tell our own daemon what is about to start, so that it reads ahead; somebody else's notices by itself."""
+    """Announce the program to our own daemon, so that it reads ahead; another user's daemon notices by itself."""
     from kcachefs.daemon import control, registry
     from kcachefs.errors import KcachefsError
 
@@ -224,7 +224,7 @@ def _why_not_warm(done: Account, is_ours: bool = True) -> str:
 
 
 def _not_repeated(done: Account) -> str:
-    """How much compiling the hits saved; empty if nobody knows."""
+    """How much compiling the hits saved; empty if unknown."""
     if not done.seconds_saved:
         return ""
     least = "at least " if done.unknown_saved else ""
@@ -250,7 +250,7 @@ def _say_causes(causes: list[Group]) -> None:
 
 
 def _print_summary(done: Account, mount: Path, exit_code: int, causes: list[Group]) -> None:
-    """One line, so that `tail -1` finds it behind whatever the command printed. A signal's code is negative."""
+    """One line, so that `tail -1` finds it after the command's own output. A signal's code is negative."""
     import dataclasses
 
     facts = {**dataclasses.asdict(done), "warm": not _why_not_warm(done)}
@@ -260,7 +260,7 @@ def _print_summary(done: Account, mount: Path, exit_code: int, causes: list[Grou
 
 
 def _print_exit_code(mount: Path, exit_code: int) -> None:
-    """The summary where nothing was counted."""
+    """The summary for the case that nothing was counted."""
     complain(json.dumps({"mountpoint": str(mount), "warm": None, "exit_code": exit_code}))
 
 

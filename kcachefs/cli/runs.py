@@ -50,7 +50,7 @@ def runs(
 
 
 def _seconds(known: float, unknown: int, of: int) -> str:
-    """The seconds as text: with a plus sign if not everything is known, a question mark if nothing is."""
+    """The seconds as text: with a plus sign if only partly known, a question mark if unknown."""
     if unknown and unknown >= of:
         return "?"
     return format_seconds(known) + ("+" if unknown else "")

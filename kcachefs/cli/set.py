@@ -15,7 +15,7 @@ from kcachefs.config import format_size
 from kcachefs.errors import DaemonError, MountError, UsageError
 
 _FIXED = ("dictionaries", "history")
-"""What a store keeps when every entry is evicted, by the names of `Store.bytes_by_kind`."""
+"""Kinds of data that a store keeps when every entry is evicted, by the names of `Store.bytes_by_kind`."""
 
 
 def set(
@@ -60,13 +60,13 @@ def set(
 
 
 def _warn_if_nothing_fits(directory: Path, quota: int) -> None:
-    """Say so if what stays when every entry is evicted takes most of the quota."""
+    """Warn if the data that stays when every entry is evicted takes most of the quota."""
     from kcachefs.cli.printing import complain
     from kcachefs.core.report import Statistics
     from kcachefs.daemon import control
 
     told = None
-    with contextlib.suppress(DaemonError):  # what was asked for is done
+    with contextlib.suppress(DaemonError):  # the requested change is done
         told = control.ask_mount(os.path.realpath(directory), "stats", Statistics).activity
     fixed = sum(told.store_bytes.get(kind, 0) for kind in _FIXED) if told is not None else 0
     if 2 * fixed > quota:
@@ -77,7 +77,7 @@ def _warn_if_nothing_fits(directory: Path, quota: int) -> None:
 
 
 def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) -> Any:
-    """Have the daemon of the mount change these options; returns the configuration that holds then."""
+    """Have the daemon of the mount change these options; returns the resulting configuration."""
     from kcachefs.cli.reload import hand_over
     from kcachefs.daemon import control, registry
     from kcachefs.daemon.options import option_named
@@ -95,5 +95,5 @@ def change(directory: Path, changes: dict[str, Any], *, forget: bool = False) ->
     before = control.ask_mount(mountpoint, "settings", MountConfig)
     after = control.ask_mount(mountpoint, "set", MountConfig, {"options": changes, "forget": forget})
     if bool(before.limits.max_size_per_uid) != bool(after.limits.max_size_per_uid):
-        hand_over(mountpoint)  # only a new worker begins, or ends, to count users
+        hand_over(mountpoint)  # only a new worker starts or stops counting users
     return after

@@ -85,7 +85,7 @@ def stats(
 
 
 def _recent(numbers: Statistics, mount: Path | None, store: Path | None) -> list[str]:
-    """What the last days saved, and whether the quota is large enough; nothing where the daemon is too old to tell."""
+    """What the last days saved, and whether the quota is large enough; empty if the daemon is too old to report it."""
     with contextlib.suppress(MountError):
         return past.summary(past.look_back(mount, store, past.began(numbers, None)), is_exceeded=_is_exceeded(numbers))
     return []
@@ -111,7 +111,7 @@ def _show_past(
 
 
 def _print_forever(numbers: Statistics, mount: Path | None, store: Path | None) -> NoReturn:
-    """One line of JSON a second, until Ctrl-C or until nobody reads it."""
+    """Print one line of JSON a second, until Ctrl-C or until nobody reads it."""
     import json
 
     from kcachefs.core import report
@@ -126,7 +126,7 @@ def _print_forever(numbers: Statistics, mount: Path | None, store: Path | None) 
 
 
 def _ask(mount: Path | None, store: Path | None, *, settle: bool = False) -> Statistics:
-    """The numbers; with `settle` what was written or used until now is counted first."""
+    """The numbers; with `settle`, recent writes and uses are counted first."""
     from kcachefs.core.report import Statistics
 
     return target.call(mount, store, "stats", Statistics, settle=settle)
@@ -139,7 +139,7 @@ def _screen(numbers: Statistics) -> Text:
 
 
 def _table(numbers: Statistics) -> Table:
-    """Every number in a pipe and on a wide screen; on one where they do not fit side by side, those that matter."""
+    """Every number in a pipe and on a wide screen; the important ones where they do not fit side by side."""
     rows = sorted(numbers.namespaces.items(), key=lambda item: -item[1].stored_bytes)
     shown = _COLUMNS
     if sys.stdout.isatty() and screen_width() < _WIDE:
@@ -159,7 +159,7 @@ def _summary(numbers: Statistics) -> list[str]:
         f"on disk  {bar(share, _BAR)} {format_size(below.used_bytes)} of {format_size(below.max_bytes)}, "
         f"{format_size(below.bytes_saved)} saved; {counted(below.objects, 'object')}, shared {below.dedup_ratio:g}x",
     ]
-    if below.overhead_bytes:  # known to whoever sees the whole mount
+    if below.overhead_bytes:  # known only to those who see the whole mount
         payload, overhead, slack = map(format_size, (below.payload_bytes, below.overhead_bytes, below.slack_bytes))
         lines.append(f"of that  {payload} payload, {overhead} overhead, {slack} slack")
     return [*lines, f"damaged  {counted(below.damaged, 'object')} set aside"] if below.damaged else lines

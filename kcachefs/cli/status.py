@@ -77,7 +77,7 @@ def _processes(state: MountState) -> str:
 
 
 def _fleet(told: FleetNumbers) -> str:
-    """What a mount has from its fleet, on one line."""
+    """What a mount got from its fleet, on one line."""
     state = told.state if told.state == "ready" or not told.why else f"{told.state} ({printable(told.why)})"
     age = f"index {_duration(told.index_age)} old" if told.index_age >= 0 else ""
     index = f"{counted(told.index_packs, 'pack')}, {age}" if age else "no index yet"
@@ -110,7 +110,7 @@ def _row(state: MountState) -> dict[str, object]:
         "mountpoint": state.mountpoint,
         "store": state.store,
         "engine": state.engine,
-        # The number of a process that is gone may be somebody else's by now, and scripts signal these.
+        # The process ID of a process that is gone may be reused by now, and scripts send signals to these IDs.
         "supervisor_pid": supervisor or None,
         "worker_pid": worker or None,
         "restarts": state.restarts,

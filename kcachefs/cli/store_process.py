@@ -1,4 +1,4 @@
-"""A store that is not mounted, open in a process of its own that answers one question after the other.
+"""A store that is not mounted, opened in a process of its own that answers one question after the other.
 
 LMDB reads through a map, so a damaged catalog can kill the process that reads it.
 """
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _LENGTH = struct.Struct("<Q")
 _BUG = 70
 _IDLE_SECONDS = 5.0
-"""How long the store stays open without a question."""
+"""How long the store stays open without a request."""
 
 
 def ask(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
-    """The answer of the store's process as JSON. It is started for the first question, and ends with the command."""
+    """The answer of the store's process as JSON. The process starts at the first question and ends with the command."""
     key = os.path.realpath(store)
     if key not in _running:
         _running[key] = StoreProcess(store)
@@ -43,7 +43,7 @@ def ask(store: Path, verb: str, arguments: dict[str, Any]) -> bytes:
 
 
 def end(store: Path) -> None:
-    """Have the store closed, and raise what went wrong with that. Does nothing if no process has it open."""
+    """Have the store closed, and raise the error if that fails. Does nothing if no process has the store open."""
     process = _running.pop(os.path.realpath(store), None)
     if process is not None:
         process.close()
@@ -63,7 +63,7 @@ def opened(store: Path, *, create: bool = False) -> Iterator[Filesystem]:
 
 
 class StoreProcess:
-    """The process, as seen by the one that asks. One thread at a time."""
+    """The store's process, as its parent sees it. One thread at a time."""
 
     def __init__(self, store: Path) -> None:
         self._store = store
@@ -82,7 +82,7 @@ class StoreProcess:
             raw = _receive(self._socket)
         except (BrokenPipeError, ConnectionResetError):
             raw = None
-        except BaseException:  # we are told to end, and it has to stop in the middle of its work
+        except BaseException:  # we must end, so the process has to stop in the middle of its work
             os.kill(self._child, signal.SIGTERM)
             raise
         if raw is None:
@@ -91,10 +91,10 @@ class StoreProcess:
         return _result(raw)
 
     def close(self) -> None:
-        """Have it close the store, wait for that, and raise what went wrong."""
+        """Have the process close the store, wait for that, and raise the error if it fails."""
         raw = None
         try:
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 self._socket.shutdown(socket.SHUT_WR)
                 raw = _receive(self._socket)
         finally:
@@ -111,7 +111,7 @@ class StoreProcess:
 
 
 _running: dict[str, StoreProcess] = {}
-"""By the real path of their stores."""
+"""The running processes, by the real paths of their stores."""
 
 
 def _result(raw: bytes) -> bytes:
@@ -128,7 +128,7 @@ def _serve_and_exit(connection: socket.socket, store: Path) -> NoReturn:
             with ExitStack() as stack:
                 _serve(connection, store, stack)
         except (KcachefsError, OSError) as error:
-            with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it any more
+            with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for the reply any more
                 _send(connection, msgspec.json.encode(_failure(error)))
         code = 0
     except KeyboardInterrupt:
@@ -146,7 +146,7 @@ def _serve(connection: socket.socket, store: Path, stack: ExitStack) -> None:
     waiting.register(connection, select.POLLIN)
     while True:
         if insight is not None and not waiting.poll(_IDLE_SECONDS * 1000):
-            stack.close()  # what was found is being printed, and somebody may want to mount it meanwhile
+            stack.close()  # the result is being printed, and somebody may want to mount the store meanwhile
             insight = None
         if (raw := _receive(connection)) is None:
             return
@@ -170,7 +170,7 @@ def _send(connection: socket.socket, raw: bytes) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes | None:
-    """The next message; None if the other side has ended, or ends in the middle of it."""
+    """The next message; None if the other side has ended, or ends in the middle of a message."""
     head = _take(connection, _LENGTH.size)
     return _take(connection, *_LENGTH.unpack(head)) if head is not None else None
 

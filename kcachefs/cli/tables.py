@@ -1,4 +1,4 @@
-"""Tables that never lose a number: whole in a pipe, folded in a terminal, stacked where it is narrow."""
+"""Tables that never lose a number: whole in a pipe, folded in a terminal, stacked on a narrow screen."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from kcachefs import config
 
 _GAP = "  "
 _LEAST_TEXT = 14
-"""Fewer columns than this for a text, and its rows are shown one under another instead."""
+"""If a text column would get less width than this, rows are shown as stacked lines instead."""
 _LEAST_WIDTH = 20
 
 
 @dataclass(slots=True)
 class Table:
-    """Rows under titles. Texts are to the left and may be folded; numbers are to the right and never are."""
+    """Rows under titles. Texts are aligned left and may be folded; numbers are aligned right and never folded."""
 
     texts: Sequence[str]
     numbers: Sequence[str]
     rows: list[Sequence[str]] = field(default_factory=list)
-    """In each row the texts come first."""
+    """In each row, texts come before numbers."""
 
     def add(self, *cells: str) -> None:
         self.rows.append(cells)
 
     def lines(self, width: int | None = None) -> Iterable[str]:
-        """The table for a screen of that width; without one each row is a line, however long."""
+        """The table for a screen of that width; without a width each row is one line, however long."""
         titles = (*self.texts, *self.numbers)
         widths = [len(title) for title in titles]
         for row in self.rows:
@@ -91,14 +91,14 @@ def screen_width() -> int:
 
 
 def bar(share: float, width: int) -> str:
-    """A bar that is full to that share."""
+    """A bar that is filled to that share."""
     full = round(min(1.0, max(0.0, share)) * width)
     filled, empty = ("█", "░") if shows_unicode() else ("#", ".")
     return filled * full + empty * (width - full)
 
 
 def shows_unicode() -> bool:
-    """Whether more than ASCII can be shown."""
+    """Whether the output can show more than ASCII."""
     encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "")
     return encoding.startswith("utf") and not config.wants_ascii()
 
@@ -119,7 +119,7 @@ def _cells_of(one: str) -> int:
 
 
 def fold(text: str, width: int) -> list[str]:
-    """The text in pieces that fit; at blanks where there are some.
+    """The text in pieces that fit, split at blanks where possible.
 
     >>> fold("softmax sm_90, 4 warps", 14)
     ['softmax sm_90,', '4 warps']
@@ -139,7 +139,7 @@ def fold(text: str, width: int) -> list[str]:
 
 
 def _wrapped(pairs: Sequence[str], width: int) -> Iterable[str]:
-    """The pairs side by side, as many to a line as fit; no pair is broken."""
+    """The pairs side by side, as many per line as fit; no pair is split."""
     line = ""
     for pair in pairs:
         if line and len(line) + len(_GAP) + len(pair) > width:
@@ -151,7 +151,7 @@ def _wrapped(pairs: Sequence[str], width: int) -> Iterable[str]:
 
 
 def _share(left: int, wanted: Sequence[int]) -> list[int]:
-    """Divide the columns that are left among the texts: one that wants less than an equal share gets what it wants."""
+    """Divide the remaining columns among the texts: a text that wants less than an equal share gets what it wants."""
     given = [0] * len(wanted)
     for rank, number in enumerate(sorted(range(len(wanted)), key=lambda one: wanted[one])):
         given[number] = min(wanted[number], left // (len(wanted) - rank))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BAR = 30
 _SPARK = 24
 _ROWS = 10
-"""Rows of each panel in a frame."""
+"""Rows of each panel in a single frame."""
 _IN_ASCII = str.maketrans({"·": "-", "…": "...", "→": "->", "×": "x"})
 
 
@@ -57,16 +57,16 @@ def top(
 
 
 def _end_with_terminal() -> None:
-    """End as soon as the terminal is gone. No signal says so under nohup, or outside of the terminal's session."""
+    """Exit as soon as the terminal is gone. No signal reports that under nohup, or outside the terminal's session."""
     terminal = select.poll()
     terminal.register(sys.stdin.fileno(), 0)
     while not any(what & (select.POLLHUP | select.POLLERR) for _, what in terminal.poll()):
         pass
-    os._exit(128 + signal.SIGHUP)  # nothing can be put right there, and whoever tries waits without end
+    os._exit(128 + signal.SIGHUP)  # the terminal cannot be restored, and trying to would block for ever
 
 
 def _place(mount: Path | None) -> Path:
-    """The mount to begin with: the one that is named, else the first of this user's, else the only one there is."""
+    """The mount to begin with: the one that is named, else this user's first, else the only one on the host."""
     from kcachefs.daemon import registry
     from kcachefs.live.host import list_mounts
     from kcachefs.mounts.finding import nothing_at
@@ -106,7 +106,7 @@ def _print_frame(place: Path, as_json: bool) -> None:
 
 
 def _contents(watch: Watch, glance: Glance) -> tuple[Causes | None, Kernels | None, str]:
-    """Why the last run missed and which kernels there are; None, with the reason, if that cannot be found out."""
+    """Why the last run missed, and the kernels; None, with the reason, if that cannot be found out."""
     from kcachefs.errors import KcachefsError
     from kcachefs.live.looking import Look, contents_of
 

@@ -1,6 +1,6 @@
-"""What we say to wrong usage: one line that names the word, says what is wrong with it, and suggests the right one.
+"""Messages about wrong usage: one line that names the word, says what is wrong, and suggests the right word.
 
-In our own words, because those of the parser change from version to version.
+The wording is ours, because the parser's own messages change from version to version.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 UsageError: Any = typer.BadParameter.__bases__[0]
-"""What the parser raises for wrong usage; typer does not export it."""
+"""The parser's exception for wrong usage; typer does not export it."""
 
 
 def usage_line(error: Any) -> str:
@@ -26,7 +26,7 @@ def usage_line(error: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean triton?`, or nothing if no known word is like it.
+    """`; did you mean triton?`, or an empty text if no known word is similar.
 
     >>> did_you_mean("trition", ["triton", "jax"])
     '; did you mean triton?'
@@ -36,7 +36,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def a_path(text: str) -> Path:
-    """A path as given; an empty one, which a forgotten variable leaves, would mean the current directory."""
+    """A path as given; an empty one, as from an unset variable, is refused: it would mean the current directory."""
     if not text:
         raise typer.BadParameter("is empty")
     return Path(text)
@@ -69,7 +69,7 @@ def _name(parameter: Any) -> str:
 
 
 def _reason(message: str) -> str:
-    """What is wrong with a value, as far as it can be told from words that differ between versions."""
+    """What is wrong with a value, as far as the parser's words, which differ between versions, reveal it."""
     if found := re.search(r"greater than or equal to (\S+)|>=\s?(\S+?)\.?$", message):
         return f"must be at least {(found[1] or found[2]).rstrip('.')}"
     if re.search(r"\bint(eger)?\b", message):

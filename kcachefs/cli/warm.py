@@ -54,7 +54,7 @@ def warm(
     make_folders(where)
     headers.link(where)
     own = pycs.variables(where, judged)
-    if not own:  # where others may write, bytecode stays with Python; the rest can be warmed all the same
+    if not own:  # where others may write, bytecode stays with Python; everything else can still be warmed
         judged = dataclasses.replace(judged, is_used=False)
     wanted = warming.steps(judged, distributions or (), gpu=gpu)
     values = {**os.environ, **environment(where), **own}

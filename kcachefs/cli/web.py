@@ -95,7 +95,7 @@ def web(
 
 
 def _shown(directory: Path | None) -> list[Path]:
-    """The mount that is meant, then the other ones of this user."""
+    """The chosen mount, then this user's other ones."""
     from kcachefs import config
     from kcachefs.daemon import registry
     from kcachefs.mounts import finding

@@ -1,19 +1,19 @@
-"""Accounts: what each user holds, every inode counted, kept exact in memory with every commit of the catalog.
+"""Accounts: how many bytes each user's inodes cost, kept exact in memory with every commit of the catalog.
 
 Only mounts with `--max-size-per-uid` keep them. An inode is on its owner's account from the transaction that makes it
 until the one that deletes it, whatever its name and whether or not it has one. It costs:
 
 - `INODE_BYTES` for each name, or once if it has none; that covers the records and `FREE_BYTES` of content;
-- the size of its bytes while they are not sealed, holes included; once they are, what the object takes, compressed.
+- the size of its bytes, holes included, until they are sealed; after that, the compressed size of the object.
   Equal bytes of two users are on both accounts, as if nothing were shared;
 - the object that it keeps in case of a power cut;
 - twice the length of a symbolic link's target, because LMDB keeps a long record in whole pages.
 
-A range of uids can be one *tenant* with one account (`--tenant-range`). What was evicted while somebody had it open is
-on `NOBODYS_ACCOUNT`, because whoever holds it open need not be its owner; the evictor bounds that account.
+A range of uids can be one *tenant* with one account (`--tenant-range`). An inode that was evicted while it was open is
+on `NOBODYS_ACCOUNT`, because the process that holds it open need not be its owner's; the evictor bounds that account.
 
-When a mount starts, the inodes are counted in pieces, so that a large store does not delay it. Until that is done,
-totals are too small and never too large.
+When a mount starts, the inodes are counted in pieces, so that a large store does not delay it. Until the count is
+complete, totals are too small, never too large.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from kcachefs.store.records import (
 
 INODE_BYTES = 1024
 FREE_BYTES = 512
-"""Bytes of a file that cost nothing more: others may write them into a file without spending its owner's quota."""
+"""Bytes of a file that cost nothing extra: others may write them into a file without spending its owner's quota."""
 NOBODYS_ACCOUNT = 0xFFFFFFFF
-"""The account of what was evicted while it was in use."""
+"""The account of inodes that were evicted while they were in use."""
 _BLOCK = 4096
 _INODES = ord("i")
 _PAGE = 256
@@ -61,21 +61,21 @@ _PAGE = 256
 
 
 class Charge(NamedTuple):
-    """What one inode costs, and whom. Bytes in a spool file are not in it: they change without a commit."""
+    """What one inode costs, and which account pays. It leaves out spooled bytes, which change without a commit."""
 
     account: int
     held: int
     spool: int = -1
     """The number of its spool file."""
     size: int = 0
-    """The bytes in that file as far as the record knows."""
+    """The bytes in the spool file, according to the inode's record."""
 
 
 class Accounts:
-    """Totals by account. Any thread; an observer of the catalog."""
+    """Totals by account. Usable from any thread; it observes the catalog."""
 
     def __init__(self, store: Store, account_of: Callable[[int], int]) -> None:
-        """`account_of`: the account of a user, their own or that of the tenant whose range they are in."""
+        """`account_of`: gives a user's account, which is their own or that of the tenant whose range includes them."""
         self._store = store
         self._catalog = store.catalog
         self.of = account_of
@@ -89,11 +89,11 @@ class Accounts:
         """Inodes from the first to the second number are not counted yet."""
 
     def total(self, account: int) -> int:
-        """The bytes on an account, with those that writes in progress are about to add."""
+        """The bytes on an account, including those that writes in progress are about to add."""
         return self._totals.get(account, 0) + self._reserved.get(account, 0)
 
     def cost(self, ino: int) -> int:
-        """What an inode costs, with the bytes in its spool file."""
+        """What an inode costs, including the bytes in its spool file."""
         charge = self._charge(self._catalog.get(inode_key(ino)), self._length)
         spooled = self._spooled.get(ino)
         return (charge.held if charge is not None else 0) + (spooled[1] if spooled is not None else 0)
@@ -106,12 +106,12 @@ class Accounts:
     # --- writes that wait for room ------------------------------------------------------------------------------------
 
     def wanted(self, account: int) -> int:
-        """Bytes that waiting writes need and no eviction has freed yet."""
+        """Bytes that waiting writes need and that no eviction has freed yet."""
         return self._wanted[account]
 
     @contextlib.contextmanager
     def wanting(self, account: int, size: int) -> Iterator[None]:
-        """While a write waits: the evictor makes this much room for it, if it can."""
+        """The scope in which a write waits: the evictor makes this much room for it, if it can."""
         self._add(self._wanted, account, size)
         try:
             yield
@@ -119,7 +119,7 @@ class Accounts:
             self._add(self._wanted, account, -size)
 
     def reserve(self, account: int, size: int, limit: int) -> bool:
-        """Take room for a write, to be given back by `release` once it is made; False if there is not enough."""
+        """Take room for a write; False if there is not enough. Once the write is made, `release` gives it back."""
         with self._lock:
             if self.total(account) + size > limit:
                 return False
@@ -149,7 +149,7 @@ class Accounts:
     # --- commits ------------------------------------------------------------------------------------------------------
 
     def prepare(self, changes: Changes) -> list[tuple[int, Charge | None, Charge | None]]:
-        """What a commit changes: of each inode, what it cost before and what it will cost."""
+        """The inodes whose cost a commit changes, each with its cost before and after."""
         moves: list[tuple[int, Charge | None, Charge | None]] = []
         for key, raw in changes.items():
             if key[0] == _INODES:
@@ -193,7 +193,7 @@ class Accounts:
         try:
             mode, nlink, uid, _, _, size, _, _, _, _, _, spool, content, flags, digest = Inode.CODEC.unpack_from(raw)
         except struct.error:
-            return None  # it is damaged, and whoever reads it says so
+            return None  # the record is damaged, and the next read of it reports that
         held = length(digest) if digest != NO_DIGEST else 0
         if content == Content.SLOT:
             held += size if size <= FREE_BYTES else -(-size // _BLOCK) * _BLOCK
@@ -213,14 +213,14 @@ class Accounts:
             if not counter[account]:
                 del counter[account]
 
-    # --- counting what is there ---------------------------------------------------------------------------------------
+    # --- counting the inodes that exist -------------------------------------------------------------------------------
 
     @property
     def is_complete(self) -> bool:
         return self._counted_below >= self._count_up_to
 
     def start(self, next_ino: int) -> None:
-        """Begin to count. Inodes from `next_ino` on are made later, and counted when they are."""
+        """Begin to count. Inodes from `next_ino` on do not exist yet, and are counted when they are made."""
         with contextlib.suppress(NoSpace):
             self._store.fold()
         is_new = self._catalog.get(inode_key(ROOT_INO)) is None  # then even the root is made later
@@ -260,7 +260,7 @@ class Accounts:
             return 0
 
     def recounted(self) -> dict[int, int]:
-        """The totals, counted afresh: what `totals` should return. For tests, and for anybody who doubts it."""
+        """The totals counted from scratch: `totals` should return the same. For tests and for checking it."""
         fresh = Accounts(self._store, self.of)
         with self._catalog.lock:
             for key in self._catalog.keys(b"i"):
@@ -272,7 +272,7 @@ class Accounts:
 
 
 def _costs_the_same(old: bytes, new: bytes) -> bool:
-    """Whether two records of an inode cost the same, as most do. False means that they may differ."""
+    """Whether two records of an inode surely cost the same, as most do. False means that their costs may differ."""
     if old[INODE_TYPE] & 0xF0 == new[INODE_TYPE] & 0xF0 == 0x40:  # a folder
         return old[INODE_UID] == new[INODE_UID] and old[INODE_FLAGS] == new[INODE_FLAGS]
     return (

@@ -1,4 +1,4 @@
-"""What an administrator does with entries, of a running mount or a store at rest: list, pin, evict, prune, collect."""
+"""What an administrator does with the entries of a mount or of a store at rest: list, pin, evict, prune, collect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DESCRIPTION = b"environment.json"
 _READ_MAX = 1 << 20
 _NAMES_KEPT = 10_000
 _COMPARED = 64
-"""Up to this many entries of one name are told apart: among more, nobody could see what differs."""
+"""Up to this many entries with the same name are told apart: among more, nobody could see how they differ."""
 
 
 def select(
@@ -56,10 +56,10 @@ class Administration:
         self._fs = fs
         self.store = fs.store.path
         self._names: BoundedDict[int, tuple[int, int, str, str]] = BoundedDict(_NAMES_KEPT)
-        """What entries are called, with the files, bytes and path they had when their names were read."""
+        """The readable names of entries, with the files, bytes and path they had when their names were read."""
 
     def stats(self, settle: bool = False) -> Statistics:
-        """The statistics. With `settle`, files that wait are sealed first, so that all written until now is counted."""
+        """The statistics. With `settle`, waiting files are sealed first, so that everything written so far counts."""
         if settle:
             self._fs.settle()
         self._fs.uses.flush()
@@ -74,7 +74,7 @@ class Administration:
         uid: int | None = None,
         limit: int | None = None,
     ) -> list[EntryInfo]:
-        """Entries, of one namespace or of all, of one user or of all; with `patterns`, those that any of them means.
+        """The entries of one namespace and user, or of all; with `patterns`, only those that any pattern means.
 
         With `limit`, only the first `limit`. Names are read only for the entries that the answer needs, and told apart
         only among those.
@@ -86,7 +86,7 @@ class Administration:
         named = self._named(infos)
         try:
             return self._told_apart(select(named, namespace, sort, patterns)[:limit])
-        except UsageError:  # perhaps a pattern means what tells entries apart; reading that takes longer
+        except UsageError:  # perhaps a pattern means an addition that tells entries apart, which takes longer to read
             return select(self._told_apart(named), namespace, sort, patterns)[:limit]
 
     def pin(self, patterns: list[str], pinned: bool = True) -> Outcome:
@@ -104,7 +104,8 @@ class Administration:
     ) -> Outcome:
         """Evict entries not used for `older_than` seconds, or never hit (`unused`), or the oldest down to `max_size`.
 
-        Pinned entries count towards `max_size` and stay: if the rest cannot make it hold, they are reported as refused.
+        Pinned entries count towards `max_size` and stay: if evicting all others is not enough, they are reported as
+        refused.
         """
         everything = sorted(self._entries(), key=self._used_at)
         infos = [info for info in everything if not info.pinned]
@@ -124,7 +125,7 @@ class Administration:
         return self._evict(list(chosen.values()), dry_run, "pruned")
 
     def gc(self, dry_run: bool = False) -> Outcome:
-        """Give back what is held for nothing: dead bytes in volumes, what dead writers left."""
+        """Give back wasted space: dead bytes in volumes, and files that dead writers left."""
         totals = self._fs.store.objects.totals()
         if dry_run:
             return Outcome(freed_bytes=totals.volumes - totals.live, dry_run=True)
@@ -158,7 +159,7 @@ class Administration:
         )
 
     def _used_at(self, info: EntryInfo) -> int:
-        """To the nanosecond: uses noted while the clock was ahead are only nanoseconds apart."""
+        """The last use, to the nanosecond: uses noted while the clock was ahead are only nanoseconds apart."""
         record = self._fs.table.get(info.entry)
         return record.used if record is not None else 0
 
@@ -174,7 +175,7 @@ class Administration:
             return meant_by(patterns, self._told_apart(self._named(by_path)))
 
     def _named(self, infos: Iterable[EntryInfo]) -> list[EntryInfo]:
-        """The same entries with what people call them."""
+        """The same entries with their readable names."""
         found = []
         for info in infos:
             record = self._fs.table.get(info.entry)
@@ -185,7 +186,7 @@ class Administration:
         return found
 
     def _told_apart(self, infos: list[EntryInfo]) -> list[EntryInfo]:
-        """The same entries with names that differ, as far as their kernels do."""
+        """The same entries, with equal names made different as far as their kernels differ."""
         equal: dict[tuple[str, str], list[int]] = {}
         for number, info in enumerate(infos):
             if not info.path.endswith(info.name):

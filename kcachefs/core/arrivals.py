@@ -1,10 +1,10 @@
-"""Arrivals: entries that were made on another host are brought in whole, while requests go on.
+"""Arrivals: brings in entries that were made on another host, each of them whole, while requests go on.
 
-They belong to the mount's owner and nobody else may write to them. They count as adopted: nobody missed them. One that
-nobody asked for is brought in only while there is room, and becomes the least recently used entry.
+They belong to the mount's owner, and nobody else may write to them. They count as adopted: nobody missed them. An entry
+that nobody asked for is brought in only while there is room, and becomes the least recently used entry.
 
-Bytes are hashed and compressed without the lock. The names of an entry appear in one transaction; an entry of many
-files is put together under a temporary name, a few files at a time, because requests wait while a transaction lasts.
+Bytes are hashed and compressed without the lock. The names of an entry appear in one transaction. Requests wait while a
+transaction lasts, so a folder of many files is put together under a temporary name, a few files at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kcachefs.store.objects import Objects
 from kcachefs.store.records import Content, Inode, name_key, pack_name, unpack_name
 
 PIECE_FILES = 24
-"""Files that one transaction adds at most."""
+"""The most files of a folder that one transaction adds. A group is added in one, however many files it has."""
 _TRIES = 3
 
 
@@ -75,11 +75,11 @@ class Arrivals:
         """By namespace: the oldest time of use given to an arrival."""
 
     def has_room(self, *, is_asked: bool) -> bool:
-        """Whether another entry may come in: one that nobody asked for must not push out what is here."""
+        """Whether another entry may come in: an entry that nobody asked for must not push out those that are here."""
         return not self._room.is_full if is_asked else self._room.excess(HIGH_WATER) < 0
 
     def find_folder(self, place: tuple[bytes, ...]) -> int | None:
-        """The folder at a namespace and a path in it, if it is here."""
+        """The folder at a place, which is a namespace and a path in it; None if there is no such folder."""
         ino = ROOT_INO
         for name in place:
             found = self._tree.find(ino, name)
@@ -89,7 +89,7 @@ class Arrivals:
         return ino
 
     def make_folder(self, place: tuple[bytes, ...]) -> int | None:
-        """The folder at a namespace and a path in it, made where it is missing; None if something else is there."""
+        """The folder at a place, made if it is missing; None if something else is there, or it has no namespace."""
         ino = ROOT_INO
         for depth, name in enumerate(place):
             found = self._tree.find(ino, name)
@@ -106,13 +106,16 @@ class Arrivals:
         return ino
 
     def bring(self, entry: ArrivingEntry, *, is_asked: bool, was_missed: Callable[[tuple[bytes, ...]], bool]) -> bool:
-        """Bring an entry in, unless it is here; `was_missed` says which names the kernel remembers as missing."""
+        """Bring an entry in, unless it is here already; returns whether it came in.
+
+        `was_missed` says which names the kernel remembers as missing.
+        """
         above = entry.path if entry.group else entry.path[:-1]
         folder = self.make_folder((entry.namespace, *above))
         if folder is None or self._nodes.get(folder).entry:
             return False
         for _ in range(_TRIES):
-            with contextlib.suppress(ObjectMissing):  # an object that it shares was deleted at that moment
+            with contextlib.suppress(ObjectMissing):  # an object that the entry shares was deleted at that moment
                 names = self._bring(folder, entry, is_asked)
                 for name in names:
                     if was_missed((entry.namespace, *above, name)):
@@ -207,7 +210,7 @@ class Arrivals:
         return self._add(txn, parent, name, node)
 
     def _add_file(self, txn: Transaction, parent: int, file: ArrivingFile, staged: Staged | None) -> None:
-        # Readable by all, as under `publish`: if only its maker could read it, it would be refused here, not missed.
+        # Readable by all, as under `publish`: otherwise other users would get a refusal here, instead of a miss.
         mode = (file.mode | 0o444 | (0o111 if file.mode & 0o100 else 0)) & 0o755
         node = new_inode(stat.S_IFREG | mode, self._owner.uid, self._owner.gid, parent)
         node.mtime, node.flags = file.mtime, Inode.PUBLISHED
@@ -232,7 +235,7 @@ class Arrivals:
         return ino
 
     def _make_cold(self, txn: Transaction, entry: int) -> None:
-        """Nobody has used this entry: it is the first to go."""
+        """Make an entry that nobody has used the first to be evicted."""
         record = self._table.get(entry, txn)
         if record is None or not record.used:
             return
@@ -244,7 +247,7 @@ class Arrivals:
 
 
 class _Staging:
-    """The bytes of some files, stored and not yet linked; by the files' names, None for empty ones."""
+    """The bytes of some files, stored but not yet linked, by the files' names; None for an empty file."""
 
     def __init__(self, objects: Objects, files: Sequence[ArrivingFile]) -> None:
         self._objects = objects

@@ -1,4 +1,4 @@
-"""Files that cannot be trusted: all their names are removed, so that whoever needs them makes them again."""
+"""Files that cannot be trusted: all their names are removed, so that the next process that needs one makes it again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Distrust:
         self._tree = tree
 
     def drop_files(self, doomed: set[int]) -> Iterator[tuple[int, bytes]]:
-        """Remove every name of files that cannot be trusted; yields each folder and name once it is gone."""
+        """Remove every name of files that cannot be trusted; yields each folder and name after removing it."""
         parents = {self._nodes.get(ino).parent for ino in doomed}
         for parent in parents:
             yield from self._drop_names(doomed, self._catalog.scan(names_prefix(parent)))
@@ -36,6 +36,6 @@ class Distrust:
                 parent, name = number_of(key), name_of(key)[1]
                 with self._nodes.change() as txn:
                     if txn.get(key) != raw:
-                        continue  # it is gone, or is another file's now
+                        continue  # the name is gone, or is another file's now
                     self._tree.remove_all(txn, [(ino, parent, name)])
                 yield parent, name

@@ -1,4 +1,4 @@
-"""What commands on entries report: the entries, and what was done. Commands import it without the filesystem."""
+"""The reports of commands on entries. Commands import this module without the filesystem."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EntryInfo(msgspec.Struct, kw_only=True, frozen=True):
     used: float
     pinned: bool
     uid: int
-    """Who made it."""
+    """The user who made it."""
     entry: int
 
 
@@ -33,7 +33,7 @@ class EvictionProgress(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, kw_only=True, frozen=True):
-    """What a command did, or with `dry_run` would have done."""
+    """What a command did, or would have done with `dry_run`."""
 
     entries: list[str] = []
     stored_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Which entries a person means: by path, by namespace, or by the name that people call them."""
+"""Finds the entries that a person means, by path, by namespace, or by readable name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kcachefs.errors import UsageError
 
 
 class Named(Protocol):
-    """What an entry is found by."""
+    """The attributes by which an entry is found."""
 
     @property
     def path(self) -> str: ...
@@ -28,15 +28,16 @@ class Named(Protocol):
 
 
 PATTERN_MAX = 4096
-"""Characters of a pattern: no path and no name has more."""
+"""The most characters of a pattern: no path and no name has more."""
 _Entry = TypeVar("_Entry", bound=Named)
 
 
 def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool = False) -> list[_Entry]:
     """The entries that any pattern means; raises UsageError for a pattern that means none.
 
-    A pattern is a path or a name with `*` for anything, or the first word of a name, such as a kernel's. With `parts`,
-    which is for looking and not for evicting, a namespace means all its entries, and a part of a name is enough.
+    A pattern is a path or a name, in which `*` stands for anything, or the first word of a name, such as a kernel's
+    name. With `parts`, which is for listing and not for evicting, a namespace means all its entries, and a part of a
+    name or path is enough.
     """
     found: dict[int, _Entry] = {}
     for pattern in patterns:
@@ -51,7 +52,7 @@ def meant_by(patterns: Sequence[str], entries: Sequence[_Entry], *, parts: bool 
 
 
 def are_paths(patterns: Sequence[str], entries: Sequence[Named]) -> bool:
-    """Whether each of the patterns is a namespace or the path of an existing entry, so that none means a name."""
+    """Whether every pattern is a namespace or matches the path of an existing entry, so that none means a name."""
     paths = {one.path for one in entries}
     return all(_is_path(pattern.strip("/"), paths) for pattern in patterns)
 

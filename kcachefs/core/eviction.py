@@ -1,22 +1,24 @@
-"""Eviction: whole entries, the least recently used first, names first and bytes last, until the limits hold again.
+"""Eviction: removes whole entries, the least recently used first, until the store is within its limits again.
 
-Run by the daemon in a thread of its own, in short turns. It begins at the high-water mark, before a write would fail,
+The daemon runs it in a thread of its own, in short turns. It begins at the high-water mark, before a write would fail,
 and works down to the low-water mark. It never takes an entry that is pinned, that was used or written within the grace
-period, that is open or mapped anywhere (but see `user_eviction.py`), or that somebody is about to finish: written, and
-not renamed yet.
+period, that is open or mapped anywhere (but see `user_eviction.py`), or that its maker is about to finish: written
+under a temporary name, and not renamed yet.
 
-Open files are invisible here, because the kernel opens them without asking. But it does say when it lets go of an
-inode. So an old entry whose inodes the kernel still knows is *probed*: its name is invalidated, which makes the kernel
-drop whatever nobody uses. If it keeps an inode then, that is open or mapped, and the entry counts as used now.
+The evictor cannot see open files, because the kernel opens them without asking. But the kernel does report when it
+forgets an inode. So an old entry whose inodes the kernel still knows is *probed*: its name is invalidated, which makes
+the kernel drop every inode that nobody uses. An inode that the kernel still keeps is open or mapped, and the entry
+counts as used now.
 
-The entry then goes in one step (`removal.py`): a kill leaves it whole or gone. It stays if it was used since the probe.
-So a file that the kernel still knows is evicted only if a process that lists folders looked it up since the probe, or
-if its user is above their quota with entries that are held open (`user_eviction.py`). It becomes an orphan, and its
-bytes stay until the kernel forgets it (`lifetimes.py`).
+If the entry was not used since the probe, it then loses its names, and its bytes follow (`removal.py`). It goes out of
+sight in one step, so a kill leaves it whole or gone; only a group of more than 32 files goes in several steps, and a
+kill can leave a part of it. A file that the kernel still knows is evicted only if a process that lists folders looked
+it up since the probe, or if its user is above their quota with entries that are held open (`user_eviction.py`). Such a
+file becomes an orphan, and its bytes stay until the kernel forgets it (`lifetimes.py`).
 
 Above a limit writers wait, and the grace period shrinks to `SHORT_GRACE_SECONDS`, or to `SHORTEST_GRACE_SECONDS` if
 that leaves nothing to take. Deleted bytes leave the disk when their volume is compacted: above the low-water mark, a
-turn does that once they are a fiftieth of the quota (or of the volumes, if those are smaller).
+turn compacts once they reach a fiftieth of the quota (or of the volumes, if those are smaller).
 """
 
 from __future__ import annotations
@@ -51,23 +53,23 @@ from kcachefs.store.records import Inode
 log = logging.getLogger(__name__)
 
 SHORT_GRACE_SECONDS = 3.0
-"""How long after its last use an entry is safe when a limit is exceeded. Longer than the heartbeat, so whoever is
-going through an entry's files is not overtaken."""
+"""How long after its last use an entry is safe when a limit is exceeded. This is longer than the heartbeat, so that an
+entry does not go while a process works through its files."""
 SHORTEST_GRACE_SECONDS = 1.5
-"""The same when nothing else can be taken: still longer than the heartbeat."""
+"""The grace period when nothing else can be taken: still longer than the heartbeat."""
 CERTAIN_SECONDS = 5.0
-"""For how long there must be nothing to evict before writes fail: a busy machine is slow to let go of inodes."""
+"""For how long there must be nothing to evict before writes fail: a busy machine's kernel is slow to forget inodes."""
 COMPACTION_SHARES = (0.5, 0.75, 0.95)
-"""How alive a volume may be and still be compacted, tried in this order while the quota is exceeded."""
+"""The share of live bytes up to which a volume is compacted, tried in this order above the low-water mark."""
 UNFINISHED_SECONDS = 10.0
-"""How long an entry stays after its maker wrote something under a temporary name, because a rename may follow. Longer
-than a busy machine keeps a process waiting between the two."""
+"""How long an entry stays after its maker wrote something under a temporary name, because a rename may follow. This is
+longer than a busy machine keeps a process waiting between the write and the rename."""
 BATCH = 32
 """Entries probed at a time."""
 QUOTAS = ("quota", "user quota")
 """The reasons of evictions that a quota causes."""
 BRISK_MARK = (1.0 + HIGH_WATER) / 2
-"""Above this mark writers outrun a gentle eviction, so it hurries before they have to wait for it."""
+"""Above this mark writers outrun a gentle eviction, so eviction hurries before they have to wait for it."""
 
 
 class Evictor:
@@ -112,17 +114,17 @@ class Evictor:
         account_of = accounts.of if accounts is not None else lambda uid: uid
         self.order = LruOrder(store, table, namespaces, uses, account_of)
         self._in_use: frozenset[int] = frozenset()
-        """Entries that were found in use when they were last to be evicted."""
+        """Entries that were in use the last time we tried to evict them."""
         self.certain_seconds = CERTAIN_SECONDS
         self.progress = (0, 0)
-        """Of the entries that a command evicts: how many had their turn, and how many there are."""
+        """How many of the entries that a command evicts had their turn, and how many there are in all."""
         self._hopeless_since: dict[object, float] = {}
-        """Since when nothing can be evicted: of an account, or (None) of all."""
+        """By account (None: all accounts together): since when none of its entries can be evicted."""
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 
     def turn(self, seconds: float = 0.2) -> int:
-        """Evict for a while if a limit is near. Returns how many entries went."""
+        """Evict for a while if a limit is near. Returns how many entries went, except for ceilings and user quotas."""
         room = self._room
         self._apply_ceilings(time.monotonic() + seconds)
         if self._users is not None:
@@ -162,43 +164,43 @@ class Evictor:
         return gone
 
     def _pace(self) -> Pace:
-        """How fast to make room, by how much is left."""
+        """How fast to make room, given how much room is left."""
         for mark, pace in ((BRISK_MARK, Pace.GENTLE), (1.0, Pace.BRISK)):
             if self._room.excess(mark) <= 0 and self._room.excess_files(mark) <= 0:
                 return pace
         return Pace.AT_ONCE
 
     def _grace(self, is_within: bool) -> float:
-        """How long an entry is safe after its last use, within the limit or above it."""
+        """How long an entry is safe after its last use; `is_within`: no limit is exceeded."""
         grace = self._room.limits.grace
         return grace if is_within else min(grace, SHORT_GRACE_SECONDS)
 
     def seal(self, until: float) -> None:
-        """Seal what waits, a little at a time."""
-        with contextlib.suppress(NoSpace):  # then what is sealed already has to make room first
+        """Seal the files that wait for it, a few at a time."""
+        with contextlib.suppress(NoSpace):  # then files that are sealed already have to make room first
             while self._sealer.waiting() and time.monotonic() < until:
                 if self._sealer.is_pausing or (self._room.is_disk_nearly_full() and self.anything_left()):
-                    return  # what can be evicted makes room first
-                # Until the slots are given back, what is sealed takes room that the disk may not have.
+                    return  # entries that can be evicted make room first
+                # Until the slots are given back, sealed files take room that the disk may not have.
                 self._sealer.seal_waiting(min(until, time.monotonic() + 0.02), self._room.is_disk_nearly_full)
                 self._store.fold()
                 self._store.slots.trim()
                 self._room.check()
 
     def _reclaim(self) -> None:
-        """Give back to the disk what free slots keep and what deleted objects take: of the emptiest volumes first."""
-        self._store.fold()  # which trims the slots itself where the disk is full
+        """Give the disk back the room of free slots and of deleted objects, the emptiest volumes first."""
+        self._store.fold()  # on a full disk this trims the slots, too
         self._store.slots.trim()
         for share in COMPACTION_SHARES:
             totals = self._store.objects.totals()
-            # Where the disk is the limit, a part of the quota may be more than all that is stored.
+            # Where the disk is the limit, a fiftieth of the quota may be more than all that is stored.
             is_little = totals.volumes - totals.live < min(self._room.limits.max_size, totals.volumes) * 0.02
             if is_little or self._room.excess(LOW_WATER) <= 0:
                 return
             try:
                 self._store.compact(share)
             except NoSpace:
-                self._store.fold()  # no room to copy: what was emptied goes all the same
+                self._store.fold()  # no room to copy, but volumes that are already empty still go
                 return
 
     # --- limits of namespaces and users -------------------------------------------------------------------------------
@@ -217,18 +219,21 @@ class Evictor:
                         record = self._table.counts(number)
 
     def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
-        """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
+        """Evict an account's oldest entries that are not in use, to free `over` bytes; returns whether any went."""
         self._uses.flush_if_possible()
         batch = self.order.first_that_suffice(self._oldest(self._grace(is_within), {account}), over, 0)
         return bool(self._evict_batch(batch, "user quota"))
 
     def in_use_of(self, account: int) -> list[int]:
-        """The entries of an account that were found in use when they were to be evicted, least recently used first."""
+        """An account's entries that were in use when we last tried to evict them, least recently used first."""
         oldest = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, {account})
         return [entry for entry in oldest if entry in self._in_use]
 
     def has_lasted(self, what: object, seems: bool) -> bool:
-        """Whether nothing could be evicted, of one account or of all, for so long that writes may fail."""
+        """Whether nothing of one account, or of all (None), could be evicted for so long that writes may fail.
+
+        `seems` says whether that is so at the moment.
+        """
         if not seems:
             self._hopeless_since.pop(what, None)
             return False
@@ -244,19 +249,19 @@ class Evictor:
             self._users.let_all_write()
             return batch
         others = self._users.others_in_turn(above)
-        return batch or self._oldest(grace, others)  # what was in use is tried again first
+        return batch or self._oldest(grace, others)  # entries that were in use are tried again first
 
     def _oldest(self, grace: float, accounts: set[int] | None = None) -> list[int]:
         return self.order.oldest(BATCH, grace, self._room.limits.floors, accounts)
 
     def _nothing_left(self) -> bool:
-        """Whether not even the youngest entry may be taken, and nothing waits to become one."""
+        """Whether not even the youngest entry may be taken, and no file waits to be sealed into one."""
         return not self._sealer.waiting() and not self.anything_left()
 
     def anything_left(self, accounts: set[int] | None = None) -> bool:
-        """Whether an entry that was not found in use can be taken, now or when its grace is over.
+        """Whether any entry that was not found in use can be taken, now or when its grace period is over.
 
-        With `accounts`, one that these made. An entry in use is tried again after a grace period without a use.
+        With `accounts`, only their entries count. An entry in use is tried again after a grace period without a use.
         """
         self._in_use = frozenset(entry for entry in self._in_use if self._table.get(entry) is not None)
         candidates = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, accounts)
@@ -265,7 +270,7 @@ class Evictor:
     # --- taking -------------------------------------------------------------------------------------------------------
 
     def evict_all(self, chosen: list[int], why: str = "evicted") -> set[int]:
-        """Evict those of these entries that nobody uses, because somebody asked for it; returns those that went."""
+        """Evict the chosen entries that nobody uses, as a command asked; returns the entries that went."""
         taken: set[int] = set()
         try:
             for start in range(0, len(chosen), BATCH):
@@ -276,7 +281,10 @@ class Evictor:
         return taken
 
     def _evict_batch(self, batch: list[int], why: str, pace: Callable[[], Pace] = lambda: Pace.AT_ONCE) -> set[int]:
-        """Probe what the kernel still knows, then take what nobody uses; what is in use becomes young again."""
+        """Probe the entries that the kernel still knows, then take all that nobody uses.
+
+        Entries that stay become young again.
+        """
         began = time.monotonic()
         used = {entry: record.used for entry in batch if (record := self._table.get(entry)) is not None}
         names = self._walk.top_names_of(batch)
@@ -286,7 +294,7 @@ class Evictor:
         taken: set[int] = set()
         with self._nodes.probing():
             self._prober.probe([self._probed(entry, names[entry], held[entry]) for entry in held], self._is_held)
-            for entry in batch:  # one that is held only now was looked up since: `evict` sees that
+            for entry in batch:  # an entry that is held only now was looked up since: `evict` notices
                 if any(map(self._is_held, held.get(entry, ()))):
                     continue
                 if self.evict(entry, why=why, names=names[entry], used=used.get(entry)):
@@ -305,11 +313,11 @@ class Evictor:
         return Probed({entry}, names, inodes, lambda: self._walk.members(entry, names))
 
     def _is_held(self, ino: int) -> bool:
-        """Whether the kernel knows it, and did all the time. No lock may be held: after a worker died it is asked."""
+        """Whether the kernel has known an inode all along. Hold no lock: after a worker died this asks the kernel."""
         return self._nodes.is_held(ino) and not self._was_let_go(ino)
 
     def _was_let_go(self, ino: int) -> bool:
-        """Whether the kernel let go of an inode since it was probed: then it is open nowhere, though known again."""
+        """Whether the kernel forgot an inode after the probe: then it is open nowhere, though it may be known again."""
         let_go = self._nodes.let_go_since_probe
         return let_go is not None and ino in let_go
 
@@ -323,10 +331,10 @@ class Evictor:
         names: list[Name] | None = None,
         used: int | None = None,
     ) -> bool:
-        """Take one entry, whole for everybody who looks. False if nothing is left of it, or if it has to stay.
+        """Take one entry. False if nothing is left of it, or if it has to stay.
 
-        `force` takes it even if it is pinned or in use. `doom` takes it even if it is in use, and what is held open is
-        on nobody's account from then on. `names`, `used`: its names and its last use, if the caller noted them before
+        `force` takes it even if it is pinned or in use. `doom` takes it even if it is in use, and puts its inodes that
+        are still open on nobody's account. `names`, `used`: its names and its last use, if the caller noted them before
         the probe. `why`: one of `insight_info.EVICTION_REASONS`.
         """
         names = self._walk.top_names(entry) if names is None else names
@@ -367,11 +375,11 @@ class Evictor:
     def _is_in_use(self, entry: int, record: EntryRecord, inodes: Iterable[int], used: int | None) -> bool:
         known = [ino for ino in inodes if self._nodes.has_references(ino)]
         if known and (self._uses.last.get(entry, 0) > record.used or used not in (None, record.used)):
-            return True  # used since it was chosen, whether or not that was written down by now
+            return True  # used since it was chosen, whether or not that use is written down yet
         return any(not self._was_let_go(ino) for ino in known)
 
     def _is_unfinished(self, record: EntryRecord, inodes: Iterable[int]) -> bool:
-        """Whether its maker just wrote something in it that has no final name yet. The lock is held."""
+        """Whether an entry's maker just wrote something in it that has no final name yet. The lock is held."""
         if self._temporaries.inodes.isdisjoint(inodes):
             return False
         now = time.time_ns()

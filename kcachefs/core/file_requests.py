@@ -3,8 +3,8 @@
 An engine *authorizes* a change in the thread of the request, asks whether it is *quick*, and then has it done in that
 thread or in another. `authorize_*` raise if the caller is refused; `is_quick_*` only say whether something can be done
 without keeping other requests waiting. Permissions are checked once, in `authorize_*`; quotas are checked again while a
-write waits for room. Errors carry an errno. `authorize_*` and `is_quick_*` are for the engine's thread, the rest for
-any.
+write waits for room. Errors carry an errno. Only the engine's thread may call `authorize_*` and `is_quick_*`; any
+thread may call the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FULL = "the quota is used up and nothing can be evicted"
 
 
 class FileRequests(NameRequests):
-    """What an engine asks about attributes and bytes, besides what it asks about names."""
+    """The requests of an engine about attributes and bytes, besides those about names."""
 
     def __init__(self, parts: Parts, policy: Policy, report: ReportFolder, quotas: UserQuotas | None) -> None:
         super().__init__(parts, policy, report, quotas)
@@ -60,9 +60,9 @@ class FileRequests(NameRequests):
         self._history = parts.history
         self._expect = parts.store.objects.next_read.expect
         self.prepare_read = parts.store.objects.next_read.prepare
-        """Called while no request is there."""
+        """Called while no request is waiting."""
         self._unchecked = 0
-        """Bytes written since the limits were last checked; threads that add at the same time may lose some."""
+        """Bytes written since the limits were last checked; some are missed if two threads add at the same time."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -72,9 +72,9 @@ class FileRequests(NameRequests):
         return self.shown(ino, node) if self._alters_attributes else node
 
     def looked_up(self, ino: int) -> Inode:
-        """The same of what was looked up just now: if it is a small sealed file, the next request is probably its read.
+        """The attributes of an inode that was just looked up. In the engine's thread.
 
-        In the engine's thread.
+        If the inode is a small sealed file, the next request is probably a read of it.
         """
         node = self.files.attributes(ino) if ino < VIRTUAL_BASE else self._virtual(ino)
         if node.content == Content.OBJECT and node.size <= QUICK_READ:
@@ -93,11 +93,11 @@ class FileRequests(NameRequests):
         return self.report.read(ino, offset, size) if ino < SHARED_INO else b""
 
     def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
-        """The same, in the pieces in which it was decoded."""
+        """What `read` returns, in the pieces in which it was decoded."""
         return self.files.read_parts(ino, offset, size)
 
     def is_quick_to_read(self, ino: int, offset: int) -> bool:
-        """Whether a read keeps nobody waiting."""
+        """Whether a read would keep nobody waiting."""
         return ino >= VIRTUAL_BASE or self.files.is_quick(ino, offset)
 
     def statfs(self, caller: Caller) -> Statfs:
@@ -115,11 +115,11 @@ class FileRequests(NameRequests):
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def authorize_open(self, caller: Caller, ino: int, flags: int) -> bool:
-        """Returns whether the handle may use the kernel's page cache. For engines that are told of opens."""
+        """Returns whether the handle may use the kernel's page cache. For engines that see every open."""
         return self.policy.authorize_open(caller, ino, flags)
 
     def opened(self, ino: int) -> None:
-        """A handle to the inode exists: it lives, and is not sealed, until `released`. For engines that are told."""
+        """A handle to the inode exists: it lives, unsealed, until `released`. For engines that see every open."""
         self.nodes.open_handle(ino)
 
     def released(self, ino: int) -> None:
@@ -128,14 +128,14 @@ class FileRequests(NameRequests):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def authorize_write(self, caller: Caller, ino: int, end: int = 0) -> None:
-        """A write up to `end`."""
+        """Authorize a write up to `end`."""
         if self._has_policy:
             self.policy.authorize_write(caller, ino)
         if self.quotas is not None and ino < VIRTUAL_BASE:
             self.quotas.authorize_write(caller, ino, end)
 
     def is_quick_to_write(self, ino: int, end: int = 0) -> bool:
-        """Whether a write up to `end` keeps nobody waiting: no object has to be brought back, and there is room."""
+        """Whether a write up to `end` would keep nobody waiting: no large object is brought back, and there is room."""
         return ino >= VIRTUAL_BASE or (self.files.is_quick_to_change(ino) and self.has_room_to_write(ino, end))
 
     def has_room_to_write(self, ino: int, end: int) -> bool:
@@ -143,7 +143,7 @@ class FileRequests(NameRequests):
         return (self.quotas is None or self.quotas.fits(ino, end)) and self.room.has_room.is_set()
 
     def write(self, ino: int, offset: int, data: bytes | memoryview, *, may_wait: bool = True) -> int:
-        """Write; if there is no room, wait for it first. The thread that answers requests must not wait."""
+        """Write; if there is no room, wait for room first. The thread that answers requests must not wait."""
         if ino >= VIRTUAL_BASE:
             raise FsError(errno.EROFS, "a file that exists only in memory cannot hold bytes")
         if may_wait:
@@ -163,7 +163,7 @@ class FileRequests(NameRequests):
         return written
 
     def _write_when_crowded(self, ino: int, offset: int, data: bytes | memoryview) -> int:
-        """Try again: sealing takes room before it frees any, and may have taken the last; what it sealed can go."""
+        """Try again: sealing takes room before it frees any. It may have used the last, but sealed files can go."""
         until = time.monotonic() + self.room.patience_seconds
         for _ in range(CROWDED_TRIES):
             owner = self.nodes.get(ino).uid
@@ -179,7 +179,7 @@ class FileRequests(NameRequests):
     # --- attributes ---------------------------------------------------------------------------------------------------
 
     def authorize_change(self, caller: Caller, ino: int, *, size: int | None = None, owner: bool = False) -> None:
-        """A change of the size to `size`, of mode or owner (`owner`), or of times if neither is given."""
+        """Authorize a change of the size to `size`, of mode or owner (`owner`), or of times if neither is given."""
         self.policy.authorize_change(caller, ino, size=size, owner=owner)
         if size and ino < VIRTUAL_BASE:
             if self.room.is_full and size > self.files.attributes(ino).size:
@@ -188,11 +188,11 @@ class FileRequests(NameRequests):
                 self.quotas.check_size(caller, ino, size)
 
     def is_quick_to_resize(self, ino: int, size: int) -> bool:
-        """Whether a truncation keeps nobody waiting: no large object is brought back for it, and not much is freed."""
+        """Whether a truncation would keep nobody waiting: it brings no large object back, and does not free much."""
         return ino >= VIRTUAL_BASE or self.files.is_quick_to_resize(ino, size)
 
     def set_attributes(self, caller: Caller, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
-        """Change what is given, times in nanoseconds; ctime becomes now."""
+        """Change the attributes that are given, times in nanoseconds; ctime becomes now."""
         size = changes.get("size")
         if ino >= VIRTUAL_BASE:
             if ino < SHARED_INO:
@@ -239,11 +239,11 @@ class FileRequests(NameRequests):
             self.quotas.check_allocation(caller, ino, mode, offset, length)
 
     def is_quick_to_allocate(self, ino: int, offset: int, length: int) -> bool:
-        """Whether an allocation keeps nobody waiting: it is small, and there is room for it."""
+        """Whether an allocation would keep nobody waiting: it is small, and there is room for it."""
         return length <= ALLOCATED_BYTES and self.is_quick_to_write(ino, offset + length)
 
     def fallocate(self, ino: int, mode: int, offset: int, length: int, *, may_wait: bool = True) -> None:
-        """Allocate piece by piece; each waits for room as a write does. If there is none, the rest is not allocated."""
+        """Allocate piece by piece; each piece waits for room like a write. Without room the rest is not allocated."""
         check_allocation(mode, offset, length)
         if mode & PUNCH_HOLE:
             with self.quotas.room_for_hole(ino, offset, length) if may_wait and self.quotas is not None else _ANY_ROOM:
@@ -269,7 +269,7 @@ class FileRequests(NameRequests):
             self._syncer.sync(ino)
 
     def condemn(self, ino: int, error: Exception) -> None:
-        """A file's bytes cannot be trusted: drop all its names, so that whoever needs it makes it again. Any thread.
+        """Drop all names of a file whose bytes cannot be trusted, so that it is made again when needed. Any thread.
 
         If even that fails, the file stays as it is, and the next read of it fails again.
         """
@@ -286,7 +286,7 @@ class FileRequests(NameRequests):
 
 
 def _as_if_alone(limits: Limits, held: int, files: int) -> Statfs:
-    """A user's own quota and what they hold: totals would show what others have."""
+    """The free space for one user, from their own quota and files: totals would show what others have."""
     limit = limits.max_size_per_uid or limits.max_size
     free = max(0, limit - held) // BLOCK
     return Statfs(blocks=limit // BLOCK, free=free, files=_FILES, files_free=_FILES - files)

@@ -1,4 +1,4 @@
-"""The bytes of regular files: read from wherever they are, and brought to where they can be written.
+"""The bytes of regular files: reads them from wherever they are, and brings them to where they can be written.
 
     nothing ──write──▶ slot ──past 1 MiB──▶ spool file          not sealed yet (`unsealed.py`)
                         │ ▲                   │
@@ -7,10 +7,10 @@
                                object                           what most files are (`sealing.py` makes them)
 
 A new file is empty and costs nothing. Its first bytes go to a slot, or to a spool file if they do not fit. When it has
-rested for a moment, the sealer turns it into an object, while readers are still served from where it was. A file that
-is written after that is *mutable*: it stays out of the objects until it has been quiet for long.
+rested for a moment, the sealer turns it into an object, and readers are still served from its old place meanwhile. A
+file that is written after that is *mutable*: it is not sealed again until it has been quiet for a long time.
 
-Any thread may read and write. What a caller saw of an inode without the lock may be out of date by the time it acts:
+Any thread may read and write. An inode that a caller looked at without the lock may have changed by the time it acts:
 each operation looks again under the lock before it changes anything.
 """
 
@@ -37,11 +37,11 @@ from kcachefs.store.slots import SLOT_SIZE
 
 MAX_SIZE = (1 << 63) - 1
 QUICK = 256 << 10
-"""Objects up to this size are made writable in the thread of the request, larger ones in another."""
+"""Objects up to this size are made writable in the thread of the request, larger ones in another thread."""
 QUICK_TO_FREE = 16 << 20
 """Spool files up to this size are cut short in the thread of the request."""
 QUICK_READ = 64 << 10
-"""Files up to this size are decoded where they are asked for: handing them to another thread would cost more."""
+"""Files up to this size are decoded in the thread of the request: handing them to another thread would cost more."""
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
 
 
@@ -93,7 +93,7 @@ class Files:
         return b""
 
     def _read_settled(self, ino: int, digest: bytes, offset: int, size: int) -> bytes:
-        """An object was not there. It may be on its way in, or the file was written again: look under the lock."""
+        """Read again under the lock after an object was missing: it may be on its way in, or the file was rewritten."""
         with self._lock:
             node = self._nodes.get(ino)
             if (node.content, node.digest) == (Content.OBJECT, digest):
@@ -101,7 +101,7 @@ class Files:
         return self.read(ino, offset, size)
 
     def read_parts(self, ino: int, offset: int, size: int) -> Sequence[bytes | memoryview]:
-        """The same, in the pieces in which it was decoded."""
+        """What `read` returns, in the pieces in which it was decoded."""
         node = self._nodes.get(ino)
         content, digest = node.content, node.digest
         if content == Content.OBJECT:
@@ -110,7 +110,7 @@ class Files:
         return (self.read(ino, offset, size),)
 
     def is_quick(self, ino: int, offset: int) -> bool:
-        """Whether `read` there can be answered without keeping others waiting."""
+        """Whether a read at this offset can be answered without keeping others waiting."""
         node = self._nodes.get(ino)
         return (
             node.content != Content.OBJECT
@@ -122,7 +122,7 @@ class Files:
         """The inode with its size and times as they are now."""
         node = self._nodes.get(ino)
         if node.content == Content.SPOOL:
-            # If the spool file is gone, the name is still there, and whoever reads the file finds out.
+            # If the spool file is gone, the name still exists, and reading the file reports the loss.
             with contextlib.suppress(ObjectMissing):
                 if spool := self._unsealed.spool_of(ino, node):
                     refresh(node, spool)
@@ -156,12 +156,15 @@ class Files:
             spool.changing.pop()
 
     def is_quick_to_change(self, ino: int) -> bool:
-        """Whether a change can be made without keeping others waiting: not if a large object must be brought back."""
+        """Whether a file can be changed without keeping others waiting: no large object has to be brought back."""
         node = self._nodes.get(ino)
         return node.content != Content.OBJECT or node.size <= QUICK
 
     def is_quick_to_resize(self, ino: int, size: int) -> bool:
-        """The same for a truncation: freeing the blocks of a large spool file keeps others waiting, too."""
+        """Whether a file can be resized without keeping others waiting.
+
+        No large object has to be brought back, and no large spool file has to free its blocks.
+        """
         node = self._nodes.get(ino)
         if node.content == Content.SPOOL and (spool := self._unsealed.spool_of(ino, node)):
             state = os.fstat(spool.fd)
@@ -243,10 +246,13 @@ class Files:
             self._nodes.save(txn, ino, node)
 
     def _make_writable(self, ino: int, node: Inode, end: int) -> None:
-        """Bring a file to where `end` bytes can be written: an object back, a slot into a spool file. No lock held."""
+        """Move a file's bytes to where `end` bytes can be written. Hold no lock.
+
+        An object's bytes go to a slot or to a spool file, a slot's bytes to a spool file.
+        """
         if not node.is_file:
             raise FsError(errno.EISDIR if node.is_dir else errno.EINVAL)
-        with self._lock:  # not while the file moves from one place to another
+        with self._lock:  # so that the file does not move from one place to another meanwhile
             node = self._nodes.get(ino)
             content, digest = node.content, node.digest
         if content == Content.SPOOL:
@@ -270,7 +276,10 @@ class Files:
                 self._store.spool.recycle(spool.number)
 
     def _move_to_spool(self, ino: int, content: int, digest: bytes, spool: SpoolFile) -> bool:
-        """Make a spool file the place of a file's bytes; an object's are there already. False if it changed."""
+        """Make a spool file the place of a file's bytes; False if the file changed meanwhile.
+
+        The bytes of a slot are copied here, those of an object are in the spool file already.
+        """
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             if (node.content, node.digest) != (content, digest):
@@ -305,7 +314,7 @@ class Files:
     # --- the end of a file --------------------------------------------------------------------------------------------
 
     def orphaned(self, txn: Transaction, node: Inode) -> None:
-        """A file lost its last name and lives on: it is in no entry any more."""
+        """A file lost its last name but lives on: it no longer belongs to an entry."""
         if node.content == Content.OBJECT:
             self._counts.uncount(txn, node)
         else:
@@ -333,5 +342,5 @@ def check_allocation(mode: int, offset: int, length: int) -> None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether a read failed because the bytes cannot be trusted or are not there: the file is to be dropped."""
+    """Whether a read failed because the bytes are damaged or missing, so that the file has to be dropped."""
     return isinstance(error, ObjectDamaged | ObjectMissing)

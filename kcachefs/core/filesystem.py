@@ -1,8 +1,8 @@
-"""The filesystem as an engine sees it: the requests, and what is done at mount and at unmount.
+"""The filesystem as an engine sees it: the requests, and the work at mount and at unmount.
 
 The engine's thread calls the methods of `NameRequests` and `FileRequests`, with the caller as the first argument where
-the answer depends on it. Beside it the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `write_down`,
-`evictor.turn`, `reaper.reap` and `let_go_of_orphans`, each from a thread.
+the answer depends on the caller. Meanwhile the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `write_down`,
+`evictor.turn`, `reaper.reap` and `let_go_of_orphans` from other threads.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ log = logging.getLogger(__name__)
 
 _REPORTS = 64
 FULL_TRIES = 8
-"""After this many failures in a row on a full disk, whatever still waits is left unsealed."""
+"""After this many failures in a row on a full disk, the files that still wait are left unsealed."""
 _PAUSE_TIMES = 20
-"""A user's report is reused for this many times as long as it took to make."""
+"""A report is reused for this many times as long as it took to make."""
 COUNT_SECONDS = 0.2
-"""How long a mount counts what its users hold before it answers; the evictor counts the rest."""
+"""How long a mount counts its users' inodes before it answers; the evictor counts the rest."""
 
 
 class Filesystem(FileRequests):
@@ -61,7 +61,7 @@ class Filesystem(FileRequests):
         about: About | None = None,
         remote: Remote | None = None,
     ) -> None:
-        """`remote` is asked about misses, and its numbers are among the statistics."""
+        """`remote` is asked about misses, and the statistics include its numbers."""
         policy = policy_class(options.sharing)
         parts = Parts(store, options, kernel or Kernel(), first_publisher_owns=policy.first_publisher_owns)
         parts.tree.make_root(options.uid, options.gid)
@@ -75,7 +75,7 @@ class Filesystem(FileRequests):
             slow={b"settled.json": self._settled_for},
         )
         self._about = about
-        """What the metrics say of the daemon."""
+        """What the metrics say about the daemon."""
         self._remote = remote
         super().__init__(parts, policy(parts), report, quotas)
         self.table = parts.table
@@ -127,7 +127,7 @@ class Filesystem(FileRequests):
             self.name_gone,
         )
         self._reports: BoundedDict[int | None, tuple[float, Statistics]] = BoundedDict(_REPORTS)
-        """By user, None for all: until when a report is reused, and the report."""
+        """By user (None: all users): the time until which a report is reused, and the report."""
         self._make_namespaces()
         if self._has_policy:
             self._mark_kept_files()
@@ -136,7 +136,7 @@ class Filesystem(FileRequests):
             self.lifetimes.recall_names()
             self._tell_names()
         else:
-            with contextlib.suppress(NoSpace):  # they go later
+            with contextlib.suppress(NoSpace):  # then the orphans go later
                 self.lifetimes.let_go_of_many(list(self.nodes.orphans))
         if store.lost_power:
             recover(parts)
@@ -145,7 +145,7 @@ class Filesystem(FileRequests):
             parts.accounts.count(COUNT_SECONDS)
 
     def set_limits(self, limits: Limits) -> None:
-        """From now on these limits hold; what exceeds them is evicted in the next turns."""
+        """Apply new limits from now on; the next turns evict whatever exceeds them."""
         self.room.set_limits(limits)
 
     def statistics(self) -> Statistics:
@@ -160,7 +160,7 @@ class Filesystem(FileRequests):
         if self.quotas is not None:
             accounts = self.quotas.accounts
             of_owner = int(limits.max_size_per_uid * HIGH_WATER) - accounts.total(accounts.of(self.options.uid))
-        # What free slots keep is given back before anything is evicted, which then goes on down to the low mark.
+        # Room in free slots is given back before anything is evicted; eviction then goes on down to the low mark.
         return RoomNumbers(
             max(-self.room.excess(HIGH_WATER), self.store.slots.slack_bytes() - self.room.excess(LOW_WATER)),
             -self.room.excess_files(HIGH_WATER) if limits.max_files else None,
@@ -184,15 +184,18 @@ class Filesystem(FileRequests):
         )
 
     def sees_all(self, caller: Caller) -> bool:
-        """Whether a caller may know the numbers of the whole mount: its owner and root may."""
+        """Whether a caller may see the numbers of the whole mount: its owner and root may."""
         return caller.uid in (0, self.options.uid)
 
     def report_for(self, caller: Caller) -> Statistics:
-        """What a caller may know: everything, or only their own. A moment old at most: anybody may ask all the time."""
+        """The statistics that a caller may see: of everything, or only their own.
+
+        They may be a moment old, because anybody may ask all the time.
+        """
         return self._report_of(None if self.sees_all(caller) else caller.uid)
 
     def _report_of(self, uid: int | None) -> Statistics:
-        """The statistics of one user, or (None) of all; the last ones if they were made just now."""
+        """The statistics of one user, or (None) of all; the previous ones if they were made just now."""
         last, begin = self._reports.get(uid), time.monotonic()
         if last is not None and begin < last[0]:
             return last[1]
@@ -208,7 +211,7 @@ class Filesystem(FileRequests):
         return statistics_of(uid, self.namespaces, quota, unsealed, counted_since(self.store))
 
     def reset_statistics(self) -> float:
-        """Count hits, misses and evictions from 0 again; returns since when. History and entries stay as they are."""
+        """Count hits, misses and evictions from 0 again; returns the time of the reset. History and entries stay."""
         self.write_down()
         with self.nodes.change() as txn:
             now = self.table.reset(txn)
@@ -222,16 +225,16 @@ class Filesystem(FileRequests):
         return self.metrics() if is_member else as_metrics(self.report_for(caller), self._about)
 
     def metrics(self) -> bytes:
-        """Those of the whole mount, a moment old at most."""
+        """The metrics of the whole mount, a moment old at most."""
         return as_metrics(self._report_of(None), self._about)
 
     def _settled_for(self, caller: Caller) -> bytes:
-        """The statistics, with everything counted that the caller has done until now."""
+        """The statistics, including everything that the caller has done until now."""
         self.settle_for(caller)
         return as_json(self.report_for(caller))
 
     def settle_for(self, caller: Caller) -> None:
-        """Count what a caller has written and used until now: seal what waits of it, and write down the uses."""
+        """Count what a caller has written and used until now: seal their waiting files, and write down their uses."""
         if self.sees_all(caller):
             self.settle()
         else:
@@ -242,9 +245,9 @@ class Filesystem(FileRequests):
         self._reports.clear()
 
     def settle(self) -> None:
-        """Seal everything that waits and put it all on disk: what an unmount waits for.
+        """Seal every file that waits and put it all on disk. An unmount waits for this.
 
-        What cannot be sealed, because its record is damaged or the disk is full, is kept as it is.
+        A file that cannot be sealed, because its record is damaged or the disk is full, stays as it is.
         """
         self.runs.catch_up()
         failed = 0
@@ -266,7 +269,7 @@ class Filesystem(FileRequests):
         self.store.fold()
 
     def write_down(self) -> None:
-        """Write down what was used since the last time, what it saved, for whom, and what was listed. Hold no lock."""
+        """Write down what was used since the last call, what that saved and for whom, and listings. Hold no lock."""
         self.uses.flush()
         self.runs.flush()
         self.profiles.flush()
@@ -274,7 +277,7 @@ class Filesystem(FileRequests):
         self._kept_listings.keep()
 
     def let_go_of_orphans(self) -> None:
-        """Remove inodes without a name that nobody uses, and go on with what an earlier worker was removing."""
+        """Remove inodes without a name that nobody uses, and finish the removals that an earlier worker began."""
         try:
             self._remover.clear_out()
         finally:
@@ -282,7 +285,7 @@ class Filesystem(FileRequests):
             self.lifetimes.let_go_of_orphans()
 
     def _tell_names(self) -> None:
-        """Tell the kernel of names that chores took away, here or in the worker before, which may have died first."""
+        """Tell the kernel about names that chores took away, here or in the last worker, which may have died first."""
         for parent, name in self.lifetimes.take_untold():
             self.name_gone(parent, name)
 
@@ -297,7 +300,7 @@ class Filesystem(FileRequests):
             self.namespaces.protected.add(ino)
 
     def _mark_kept_files(self) -> None:
-        """An older version took these for locks, which everybody may write to: they are their owners' from now on."""
+        """Give files that an older version took for locks, which everybody may write to, back to their owners."""
         folders = [found for root in self.namespaces.roots if (found := self.tree.find(root, b"ccache")) is not None]
         for _ in range(2):
             below = [row for folder in folders for row in self.tree.listing(folder, DOTDOT, 64) if len(row[1]) == 1]

@@ -1,4 +1,4 @@
-"""Entries that were made here recently, for publishing. Nothing is kept until somebody wants to know.
+"""Entries that were made here recently, for publishing. None is noted until a publisher wants them.
 
 The catalog's lock is held when an entry is noted; taking and looking need no lock.
 """
@@ -16,16 +16,16 @@ class FreshEntries:
         self._sealed: dict[int, float] = {}
 
     def want(self) -> None:
-        """From now on entries are noted, until they are taken."""
+        """Note entries from now on. Each stays noted until it is taken."""
         self._is_wanted = True
 
     def note(self, entry: int) -> None:
-        """A file of an entry that was made here was sealed."""
+        """Note an entry that was made here, because one of its files was sealed."""
         if self._is_wanted:
             self._sealed[entry] = time.monotonic()
 
     def note_earlier(self, entry: int) -> None:
-        """An entry that was made here before anybody wanted to know."""
+        """Note an entry that was made here before a publisher wanted entries."""
         self._sealed.setdefault(entry, time.monotonic())
 
     def take(self, entry: int) -> None:

@@ -1,6 +1,6 @@
-"""Uses in the future: what was used while the clock was ahead counts as used now, in the same order.
+"""Uses in the future: entries that were used while the clock was ahead count as used now, in the same order.
 
-Until that is done, new uses are noted after the last one, by a clock of their own (`store/use_clock.py`): their order
+Until they are moved, new uses are noted after the last one, by a clock of their own (`store/use_clock.py`): their order
 is right, and only the times that people see are wrong. The order is sorted by time, so only its young end is read.
 """
 
@@ -24,21 +24,21 @@ from kcachefs.store.records import number_of, unpack_number
 log = logging.getLogger(__name__)
 
 SLACK_NS = 1_000_000_000
-"""How far ahead a use may be: a time that another entry already has is moved on a little."""
+"""How far ahead of the clock a use may be: a use at a time that another entry already has is moved on a little."""
 EARLIEST_NS = 1_735_689_600 * 10**9
-"""The beginning of 2025. A clock before that is itself wrong, as after a boot without a battery, and times that look
-future to it may be right."""
+"""The beginning of 2025. A clock before that is itself wrong, as after a boot without a battery, and times that it
+takes for future ones may be right."""
 WATCHED_NS = 600 * 10**9
 """How long the clock must run without being set before we trust it. A clock that is behind until the network sets it
 would take every use for a future one and move them all to its own wrong time."""
 TURN = 2_000
-"""Entries that are moved at a time: nobody should wait for a million of them."""
+"""The most entries that are moved in one turn: nobody should wait for a million of them."""
 _CHUNK = 200
 _PAGE = 64
 
 
 class FutureUses:
-    """Looks at one filesystem's order of use when the store was just opened, and when the clock was set back."""
+    """Checks one filesystem's order of use when the store was just opened, and when the clock was set back."""
 
     def __init__(self, store: Store, nodes: Nodes, table: EntryTable) -> None:
         self._store = store
@@ -46,20 +46,20 @@ class FutureUses:
         self._table = table
         self._is_due = True
         self._offset: int | None = None
-        """How far the clock is from the monotonic one, and since when."""
+        """How far the clock is from the monotonic one; `_steady_since` says since when."""
         self._steady_since = 0
         self._moved = 0
         table.clock.go_on_from(self._youngest())
 
     def settle(self) -> None:
-        """Move uses in the future to now, if there may be any; if there are many, some each turn. Hold no lock."""
+        """Move uses in the future to now, if there may be any; many of them take several turns. Hold no lock."""
         now = time.time_ns()
         if now < EARLIEST_NS or not (self._is_due or self._table.is_ahead(now + SLACK_NS)):
             return
         self._is_due = True
         if not self._is_clock_steady(now):
             return
-        with contextlib.suppress(NoSpace):  # what makes room goes first
+        with contextlib.suppress(NoSpace):  # then work that makes room goes first
             self._store.fold()
             self._table.turn_back(now)
             moved = self._move_all(now)
@@ -71,7 +71,7 @@ class FutureUses:
                 self._moved = 0
 
     def _youngest(self) -> int:
-        """When anything in the store was last used."""
+        """The time of the last use of anything in the store."""
         youngest = 0
         for key in self._store.catalog.keys(b"c"):
             with contextlib.suppress(RecordDamaged):
@@ -102,7 +102,7 @@ class FutureUses:
         return moved
 
     def _ahead(self, namespace: int, now: int) -> Iterator[tuple[int, int]]:
-        """Times of use beyond now, and the entries that were used then, the oldest first."""
+        """Times of use after `now`, each with the entry that was used then, the oldest first."""
         while rows := self._after(namespace, now, _PAGE):
             yield from rows
             now = rows[-1][0]

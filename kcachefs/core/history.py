@@ -1,10 +1,10 @@
-"""History: what happened on a mount, kept over remounts, kills and reloads in the ring files of its store.
+"""History: what happened on a mount, kept across remounts, kills and reloads in the ring files of its store.
 
 Numbers gather in memory, by namespace and user, and `flush` adds them to the samples of the present 10 seconds, 5
-minutes and hour. Where nothing happened nothing is written. Events and tombstones are written when they happen.
+minutes and hour. If nothing happened, nothing is written. Events and tombstones are written at once.
 
-On a full disk only history is lost: what cannot be written is dropped. The catalog's lock guards what is in memory,
-`_lock` the files.
+On a full disk only history is lost: records that cannot be written are dropped. The catalog's lock guards the numbers
+in memory, and `_lock` guards the files.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kcachefs.store.history_records import EventRecord, SampleRecord, SampleRowR
 log = logging.getLogger(__name__)
 
 PATH_MAX = 200
-"""Bytes of an entry's path that an event keeps."""
+"""The most bytes of an entry's path that an event keeps."""
 DETAIL_MAX = 90
 ROOM_REASONS = frozenset(("quota", "user quota", "ceiling"))
-"""Reasons that go away with a larger limit."""
+"""The reasons of evictions that a larger limit would have avoided."""
 OTHERS = "(others)"
-"""The label of the row that adds up the namespaces and users that got no row of their own."""
+"""The label of the row that adds up the namespaces and users without a row of their own."""
 
 
 class History:
@@ -42,26 +42,26 @@ class History:
         self._files = store.history
         self._namespaces = namespaces
         self._rows: dict[tuple[int, int], SampleRowRecord] = {}
-        """What happened since the last flush, by namespace and user."""
+        """Counts since the last flush, by namespace and user."""
         self._graves: bytearray | None = None
         """The first 8 bytes of each tombstone's hash, by slot: 65,536 of them are searched in a moment."""
         self._lock = threading.Lock()
         self.since_start = SampleRowRecord(*SampleRecord.OTHERS)
-        """What happened since the worker started, everything together, as of the last flush."""
+        """Counts of the whole mount from the start of the worker to the last flush."""
         self.gone: dict[str, int] = dict.fromkeys(EVICTION_REASONS, 0)
-        """How many entries went since the worker started, by reason."""
+        """By reason: how many entries went since the worker started."""
 
     # --- counting: the catalog's lock is held -------------------------------------------------------------------------
 
     def row(self, namespace: int, uid: int) -> SampleRowRecord:
-        """Where to count what a user does in a namespace."""
+        """The row in which to count what a user does in a namespace."""
         return self._rows.setdefault((namespace, uid), SampleRowRecord(namespace, uid))
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Add what was counted since the last time to the present samples."""
-        if self._graves is None:  # here, where nobody waits: later it is needed under the catalog's lock
+        """Add the counts since the last flush to the present samples."""
+        if self._graves is None:  # read them here, where nobody waits: later they are needed under the catalog's lock
             with self._lock:
                 self._all_graves()
         with self._store.catalog.lock:
@@ -82,7 +82,7 @@ class History:
                 ring.put(number, sample.pack())
 
     def note_event(self, kind: str, *, uid: int = 0, path: str = "", detail: str = "") -> None:
-        """Write down something that happened now, to an entry or to the whole mount."""
+        """Write down something that just happened to an entry or to the whole mount."""
         where = path.encode()[:PATH_MAX]
         text = where + detail.encode()[:DETAIL_MAX]
         with self._keeping("events"):
@@ -90,14 +90,14 @@ class History:
             self._files.events.append(record.pack())
 
     def note_takeover(self, detail: str) -> None:
-        """A worker takes over: write that down, unless the last one was replaced on purpose and wrote that down."""
+        """Write down that a worker takes over, unless the last one was replaced on purpose and wrote that down."""
         with self._lock:
             last = self._files.events.get(self._files.events.next_number - 1)
         if last is None or _word(EVENTS, EventRecord.unpack(last).kind) != "reloaded":
             self.note_event("failover", detail=detail)
 
     def note_gone(self, entry: EntryRecord, why: str) -> None:
-        """An entry was evicted, or dropped: leave a tombstone, and write the event down."""
+        """Leave a tombstone for an entry that was evicted or dropped, and write the event down."""
         with self._lock:
             self.gone[why] += 1
         path = self.path_of(entry)
@@ -125,7 +125,7 @@ class History:
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def was_evicted_for_room(self, entry: EntryRecord) -> bool:
-        """Whether an entry with this one's path was evicted because a limit was reached, when it last went."""
+        """Whether the last entry that went from this entry's path was evicted because a limit was reached."""
         path, found = self.path_of(entry), None
         with self._keeping("tombstones"):
             found = self._newest_grave(path_hash(path)) if path is not None else None
@@ -150,7 +150,7 @@ class History:
         return self._graves
 
     def tombstones(self, uid: int | None = None) -> list[Tombstone]:
-        """The tombstones of one user's entries, or of all, the oldest first; of each path only the newest."""
+        """The tombstones of one user's entries, or of all, the oldest first; only the newest one of each path."""
         with self._lock:
             records = [TombstoneRecord.unpack(raw) for _, raw in self._files.tombstones.records()]
         newest = {one.path_hash: one for one in records if uid in (None, one.uid)}
@@ -160,7 +160,7 @@ class History:
         ]
 
     def events(self, since: float = 0.0, uid: int | None = None) -> list[Event]:
-        """What happened, the oldest first; with `uid`, to this user's entries."""
+        """Events since then, the oldest first; with `uid`, only those of this user's entries."""
         with self._lock:
             records = [(number, EventRecord.unpack(raw)) for number, raw in self._files.events.records()]
         return [
@@ -177,13 +177,13 @@ class History:
         ]
 
     def samples(self, since: float = 0.0, uid: int | None = None) -> list[Sample]:
-        """What happened since then, the oldest first, each moment in the shortest sample that still covers it."""
+        """Samples since then, the oldest first. The shortest sample that still covers a moment stands for it."""
         found: list[Sample] = []
-        # A sample in the future is from before the clock was set back: nobody can say when that was.
+        # A sample in the future is from before the clock was set back: nobody can say when it was really taken.
         now, longest = int(time.time()), LEVELS[-1][0]
         until = now + longest
         for seconds, slots in LEVELS:
-            # Longer samples go on where these end, and never overlap them: every one begins with an hour.
+            # Longer samples cover the time before these, and never overlap them: each level starts at a full hour.
             start = max(0, -(-(now - seconds * (slots - 1)) // longest) * longest) if seconds < longest else 0
             with self._lock:
                 records = self._files.samples[seconds].records() if since < until else []
@@ -225,12 +225,12 @@ class History:
         )
 
     def path_of(self, entry: EntryRecord) -> str | None:
-        """An entry's path as `kcachefs ls` shows it; None if the folder that it was in is gone."""
+        """An entry's path as `kcachefs ls` shows it; None if the folder that contained it is gone."""
         with contextlib.suppress(FsError):
             return b"/".join(self._namespaces.path_of(entry)).decode(errors="replace")
         return None
 
 
 def _word(words: tuple[str, ...], number: int) -> str:
-    """What a number in a record stands for; a later version may know more of them."""
+    """The word that a number in a record stands for; "unknown" for a number that only a later version knows."""
     return words[number] if number < len(words) else "unknown"

@@ -1,7 +1,7 @@
-"""What explains the misses of a mount: how entries were made, and their artefacts. Reading it is not a use.
+"""Explains the misses of a mount: how its entries were made, and their artefacts. Reading this is not a use.
 
-Nothing here counts a hit, moves an entry in the order of use, or opens what a user of another tree has stored. With
-`uid`, it returns only what is that user's.
+Nothing here counts a hit, moves an entry in the order of use, or opens files that a user of another tree has stored.
+With `uid`, a method returns only what belongs to that user.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from kcachefs.store.inode_numbers import GROUP_BASE
 from kcachefs.store.records import Content, Inode
 
 REPLY_MAX = 16 << 20
-"""Bytes of artefacts in one reply, unless a single entry has more."""
+"""A reply takes no further entry once it has this many bytes of artefacts."""
 FILE_MAX = 64 << 20
-"""The largest file that is handed over."""
+"""The largest file whose bytes a reply includes."""
 _NUMBER_MAX = (1 << 64) - 1
 
 
 class Insight(Administration):
-    """What the commands that explain misses ask for. Any thread."""
+    """Answers the commands that explain misses. Any thread."""
 
     def entries(
         self, settle: bool = False, uid: int | None = None, run: int | None = None, since: float | None = None
     ) -> list[MadeEntry]:
-        """Entries and how they were made, of one user or of all. With `settle`, files that wait are sealed first.
+        """Entries and how they were made, of one user or of all. With `settle`, waiting files are sealed first.
 
-        With `run`, only those that this run made or wrote into; with `since`, those written since then; with both,
-        those that either chooses.
+        With `run`, only the entries that this run made or wrote into; with `since`, only those written since then; with
+        both, the entries that meet either condition.
         """
         if settle:
             self._fs.settle()
@@ -57,9 +57,9 @@ class Insight(Administration):
         return [self._fs.makings.tell(info) for info in found]
 
     def runs(self, settle: bool = False, uid: int | None = None) -> list[RunInfo]:
-        """The last runs, of one user or of all, the oldest first. With `settle`, files that wait are sealed first.
+        """The last runs, of one user or of all, the oldest first. With `settle`, waiting files are sealed first.
 
-        They come with the command lines that the mount's owner may read. Root may ask as well, and gets the same.
+        They include the command lines that the mount's owner may read. Root may ask as well, and gets the same.
         """
         if settle:
             self._fs.settle()
@@ -70,27 +70,27 @@ class Insight(Administration):
         return self._fs.runs.all(uid, reader)
 
     def tombstones(self, uid: int | None = None) -> list[Tombstone]:
-        """The entries that went, of one user or of all: when each path last went, and why."""
+        """When the entry at each path last went, and why; for one user's entries or for all."""
         return self._fs.history.tombstones(uid)
 
     def events(self, since: float = 0.0, uid: int | None = None) -> list[Event]:
-        """What happened since then, the oldest first; with `uid`, to this user's entries."""
+        """Events since then, the oldest first; with `uid`, only those of this user's entries."""
         return self._fs.history.events(since, uid)
 
     def history(self, since: float = 0.0, uid: int | None = None) -> list[Sample]:
-        """What was used, made and evicted since then, by all or by one user, in samples; the oldest first."""
+        """Samples of what one user or all used, made and lost to eviction since then, the oldest first."""
         self._fs.write_down()
         return self._fs.history.samples(since, uid)
 
     def reset(self) -> float:
-        """Count hits, misses and evictions from 0 again; returns since when, in seconds since 1970."""
+        """Count hits, misses and evictions from 0 again; returns the time of the reset, in seconds since 1970."""
         return self._fs.reset_statistics()
 
     def note_costs(self, costs: dict[str, float], parts: dict[str, float] | None = None) -> int:
-        """Note what entries cost in seconds, by number, as their artefacts say; returns how many of them are here.
+        """Note how many seconds entries took to make, by number, as their artefacts say; returns how many exist.
 
-        `costs` include what was compiled in that time; `parts` are what no other entry accounts for. From then on a hit
-        on such an entry saves that much.
+        `costs` include other entries that were compiled in that time; `parts` leave out what other entries account for.
+        From then on a hit on such an entry saves that much.
         """
         parts = parts or {}
         if any(not 0 <= cost <= LONGEST_SECONDS for cost in (*costs.values(), *parts.values())):
@@ -109,11 +109,11 @@ class Insight(Administration):
         uid: int | None = None,
         head: int | None = None,
     ) -> Artifacts:
-        """Files of these entries whose names match one of the patterns, with their bytes; of one user or of all.
+        """The files of these entries whose names match a pattern, with their bytes; one user's files or all.
 
-        Files larger than `max_file` come without their bytes; with `head`, each comes with only its first bytes. What
-        does not fit into `max_bytes` is left for the next request, whole entries at a time. Entries that are gone are
-        left out.
+        Files larger than `max_file` come without their bytes; with `head`, each comes with only its first bytes. Once
+        the reply has `max_bytes`, the remaining entries are left for the next request. Entries that are gone are left
+        out.
         """
         if any(not 0 <= one <= _NUMBER_MAX for one in entries):
             raise UsageError("the number of an entry cannot be negative, and has at most 64 bits")

@@ -1,6 +1,7 @@
-"""What a mount reports of its past: how entries were made, runs, tombstones, events, history. Needs no filesystem.
+"""The reports of a mount about its past: how entries were made, runs, tombstones, events, history.
 
-Times are seconds since 1970, durations are seconds. None means that nobody knows; it never means zero.
+Importing this does not load the filesystem. Times are seconds since 1970, durations are seconds. None means unknown,
+never zero.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from blake3 import blake3
 from kcachefs.core.entry_info import EntryInfo
 
 BASES = ("", "span", "artefact", "part")
-"""Where a cost comes from: unknown; the time from the making of the entry's folder to its last file; the artefact; the
-artefact, less what other entries account for."""
+"""Where a cost comes from: unknown; the time from the creation of the entry's folder to its last file; the artefact;
+the artefact, less the cost that other entries account for."""
 
 LONGEST_SECONDS = 6 * 3600
-"""Anything that seems to have taken longer shows that the clock was set, not what it cost."""
+"""A longer time shows that the clock was set, not how long the work took."""
 
 
 def is_cost(seconds: float | None) -> TypeGuard[float]:
@@ -26,14 +27,14 @@ def is_cost(seconds: float | None) -> TypeGuard[float]:
 
 
 EVICTION_REASONS = ("quota", "user quota", "ceiling", "evicted", "pruned", "damaged", "power cut")
-"""Why an entry went. The first three mean that a limit was too small; the next two that somebody asked for it."""
+"""Why an entry went. The first three mean that a limit was too small; the next two that a user wanted it gone."""
 
 EVENTS = ("evicted", "damaged", "failover", "reloaded", "rewritten", "reset")
-"""What a mount writes down when it happens."""
+"""The kinds of events that a mount writes down."""
 
 
 def path_hash(path: str) -> bytes:
-    """What a tombstone remembers of an entry's path, as `kcachefs ls` shows the path."""
+    """The hash by which a tombstone remembers an entry's path, given the path as `kcachefs ls` shows it."""
     return blake3(path.encode()).digest(16)
 
 
@@ -41,11 +42,11 @@ class MadeEntry(EntryInfo, kw_only=True, frozen=True):
     """An entry, and how it was made."""
 
     began: float | None = None
-    """When its folder was made, or its first file."""
+    """When its folder, or its first file, was made."""
     ended: float | None = None
     """When its last file was written."""
     run: int = 0
-    """The run that made it; 0 if nobody knows."""
+    """The run that made it; 0 if unknown."""
     cost: float | None = None
     """How long it took to make."""
     basis: str = ""
@@ -53,9 +54,9 @@ class MadeEntry(EntryInfo, kw_only=True, frozen=True):
     rewritten: float | None = None
     """When another run last wrote into it."""
     rewriter: int = 0
-    """That run."""
+    """The run that last wrote into it; 0 if there is none."""
     remade: bool = False
-    """It had been here before, and was evicted to make room."""
+    """Whether it had been here before, and was evicted to make room."""
 
 
 class Artifact(msgspec.Struct, kw_only=True, frozen=True):
@@ -63,15 +64,15 @@ class Artifact(msgspec.Struct, kw_only=True, frozen=True):
 
     entry: int
     file: str
-    """Its path in the entry's folder; of a group of files, its name."""
+    """Its path in the entry's folder; in a group of files, its name."""
     size: int
     modified: float
     content: bytes | None = None
-    """Its bytes; None if it is larger than was asked for, or damaged."""
+    """Its bytes; None if they are damaged, or more than was asked for."""
 
 
 class Artifacts(msgspec.Struct, kw_only=True, frozen=True):
-    """Files of entries, and which entries are left to ask for."""
+    """Files of entries, and the entries left to ask for."""
 
     found: list[Artifact]
     rest: list[int] = []
@@ -95,25 +96,25 @@ class RunInfo(msgspec.Struct, kw_only=True, frozen=True):
     bytes_served: int
     """Plain bytes of the entries that it hit."""
     seconds_compiled: float
-    """The cost of the entries that it made, as far as it is known."""
+    """The cost of the entries that it made, as far as that is known."""
     seconds_saved: float
-    """The cost of the entries that it hit, as far as it is known; a graph's kernels count with the graph only."""
+    """The cost of the entries that it hit, as far as that is known; a graph's kernels count only with the graph."""
     unknown_compiled: int
-    """Entries that it made whose cost nobody knows, and those of others that it wrote again."""
+    """How many entries it made at an unknown cost, plus other runs' entries that it wrote again."""
     unknown_saved: int
-    """Hits on entries whose cost nobody knows."""
+    """Hits on entries whose cost is unknown."""
 
 
 class Tombstone(msgspec.Struct, kw_only=True, frozen=True):
     """An entry that was here and went."""
 
     path_hash: bytes
-    """`path_hash` of its path."""
+    """The result of `path_hash` for its path."""
     when: float
     why: str
     """One of `EVICTION_REASONS`."""
     uid: int
-    """Who had made it."""
+    """The user who had made it."""
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True):
@@ -124,7 +125,7 @@ class Event(msgspec.Struct, kw_only=True, frozen=True):
     kind: str
     """One of `EVENTS`."""
     uid: int
-    """Whose entry it concerns; 0 if none."""
+    """The user whose entry it concerns; 0 if it concerns none."""
     path: str
     """The entry's path; empty if it concerns none."""
     detail: str
@@ -152,7 +153,7 @@ class Sample(msgspec.Struct, kw_only=True, frozen=True):
     seconds: int
     """How long the stretch is."""
     used_bytes: int
-    """What the store took on disk at its end."""
+    """Bytes that the store took on disk at the end of the stretch."""
     entries: int
-    """How many entries there were at its end."""
+    """How many entries there were at the end of the stretch."""
     rows: list[SampleRow]

@@ -1,8 +1,8 @@
-"""Listings of large folders that are kept for the next time, so that a listing with nothing cached is quick.
+"""Keeps the listings of large folders, so that listing such a folder is quick even if nothing is cached.
 
 Reading a folder from the catalog takes the interpreter a while for each name. Once somebody has listed a folder of
-`NAMES_MIN` names or more, and it has rested since its last change, its listing is written down in the kernel's own
-layout (`store/listings.py`) and sent as it is from then on, until the folder changes.
+`NAMES_MIN` names or more, and the folder has rested since its last change, its listing is written down in the kernel's
+own layout (`store/listings.py`). From then on it is sent unchanged, until the folder changes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 NAMES_MIN = 64
 """A folder with at least this many names has a listing worth keeping."""
 REST_NS = 2 * 10**9
-"""How long a folder must be unchanged: one that is being filled or emptied changes again at once."""
+"""How long a folder must be unchanged: a folder that is being filled or emptied will soon change again."""
 _WANTED_MAX = 16
 _PAGE = 256
 _UNFIT_MAX = 256
 _SHARE = 256
 """All listings take at most this part of the quota."""
 _RECORD_BYTES, _OTHER_BYTES = 36, 256
-"""What a name takes in a listing besides its own bytes, and an upper bound for the rest of a listing."""
+"""The bytes that a name takes in a listing besides its own, and an upper bound for the rest of a listing."""
 
 
 class KeptListings:
-    """The kept listings of one filesystem. The engine's thread asks for them, another writes them down."""
+    """The kept listings of one filesystem. The engine's thread asks for them, and another thread writes them down."""
 
     def __init__(self, store: Store, nodes: Nodes, tree: Tree, room: Room) -> None:
         self._catalog = store.catalog
@@ -49,9 +49,9 @@ class KeptListings:
         self._tidy()
 
     def part(self, folder: int, cookie: int, size: int) -> bytes | None:
-        """A folder's kept listing after `cookie`, in at most `size` bytes; None if it has none that is current."""
+        """A folder's kept listing after `cookie`, in at most `size` bytes; None if no current listing is kept."""
         node = self._nodes.get(folder)
-        if node.size < NAMES_MIN or self._catalog.damaged:  # a name whose record is damaged is gone, and not listed
+        if node.size < NAMES_MIN or self._catalog.damaged:  # a name with a damaged record is gone, and not listed
             return None
         listing = self._listings.get(folder)
         if listing is not None and listing.is_of(node.ctime, node.size):
@@ -61,7 +61,10 @@ class KeptListings:
         return None
 
     def keep(self) -> None:
-        """Write down the listings of folders that were listed name by name and rest now; none while room is short."""
+        """Write down the listings of folders that were listed name by name and have rested since.
+
+        While room is short, drop all kept listings instead.
+        """
         if not self._room.has_room.is_set():
             self._listings.trim(0)
             return
@@ -69,7 +72,7 @@ class KeptListings:
             try:
                 if self._is_done_with(folder):
                     self._wanted.pop(folder, None)
-            except (KcachefsError, OSError) as error:  # it is gone, damaged, or the disk is full
+            except (KcachefsError, OSError) as error:  # the folder is gone or damaged, or the disk is full
                 self._wanted.pop(folder, None)
                 log.debug("the listing of folder %d is not kept: %s", folder, error)
 
@@ -84,7 +87,7 @@ class KeptListings:
         node = self._nodes.get(folder)
         if (node.ctime, node.size) != (changed, names):
             return False
-        if rows is None or len(rows) != names:  # too long; or the record of a name is damaged
+        if rows is None or len(rows) != names:  # the listing is too long, or the record of a name is damaged
             self._unfit[folder] = changed
             return True
         self._listings.put(Listing.of(folder, node.parent, changed, rows))
@@ -100,11 +103,11 @@ class KeptListings:
             size += sum(_RECORD_BYTES + (len(name) + 7) // 8 * 8 for _, name, _, _ in page)
             if size > LISTING_MAX - _OTHER_BYTES:
                 return None
-            time.sleep(0)  # somebody's request may be waiting for the interpreter
+            time.sleep(0)  # a request may be waiting for the interpreter
         return rows
 
     def _tidy(self) -> None:
-        """Remove the listings of folders that are gone, and those that take too much of the quota."""
+        """Remove the oldest listings if all of them take too much of the quota, and the listings of deleted folders."""
         self._listings.trim(self._room.limits.max_size // _SHARE)
         for folder in self._listings.folders():
             if not self._nodes.exists(folder):

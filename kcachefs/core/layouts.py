@@ -1,13 +1,13 @@
-"""What an entry is, per framework: a table that maps a path to the entry that it belongs to. Pure; it reads nothing.
+"""What an entry is, per framework: a table that maps a path to its entry. Pure: it reads no files.
 
-An entry is what lives and is evicted together. Each namespace has rows, and the first that matches says what a path
-is. A pattern ends in `/` when it means a folder; `**/` is any folders or none, `*` any part of a name, `?` one
-character, `#` digits, `@` letters, digits, `-` and `_`, and `{stem}` the part that all files of a group share. Below a
-folder that is a TREE the table is not asked. A path that no row matches is an entry of its own, a folder with
-everything below it.
+An entry is a set of files that live and are evicted together. Each namespace has rows, and the first row that matches
+says what a path is. A pattern ends in `/` when it means a folder; `**/` is any folders or none, `*` any part of a name,
+`?` one character, `#` digits, `@` letters, digits, `-` and `_`, and `{stem}` the part that all files of a group share.
+The table does not apply below a folder that is a TREE. A path that no row matches is an entry of its own, a folder
+together with everything below it.
 
-A changed row affects new names only. A folder that is an entry in a store stays one, with what is added to it, until it
-is evicted or removed.
+A changed row affects new names only. A folder that is an entry in a store stays one until it is evicted or removed, and
+files that are added to it belong to it.
 
 To add a framework, add a row to `LAYOUTS` and a test with its real names to tests/core/test_layouts.py.
 """
@@ -28,13 +28,13 @@ class Kind(enum.Enum):
     TREE = "tree"
     """A folder that is an entry, with all below it."""
     GROUP = "group"
-    """A file of an entry whose files lie side by side in one folder, and share a stem."""
+    """A file of an entry whose files lie side by side in one folder and share a stem."""
     LOCK = "lock"
-    """Not part of an entry: a lock, whose content nobody reads. Every user may take it, so may write to it."""
+    """Not part of an entry: a lock, whose content nobody reads. Every user may take it, and so may write to it."""
     KEPT = "kept"
     """Not part of an entry: a file that a framework reads for its whole cache: index, configuration, statistics."""
     TEMP = "temp"
-    """Part of an entry that is being written; of no use once its writer is gone. A folder: with all below it."""
+    """A file, or a folder with all below it, of an entry that is being written; useless once its writer is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Spot:
 
     kind: Kind
     group: bytes = b""
-    """Of a GROUP: the stem of the entry's files in their folder; for a single file, its name."""
+    """For a GROUP: the stem of the entry's files in their folder, or the name of a single file."""
 
 
 NAMESPACES: tuple[str, ...] = (
@@ -85,7 +85,7 @@ NAMESPACES: tuple[str, ...] = (
 
 
 def place(namespace: bytes, path: tuple[bytes, ...], is_dir: bool) -> Spot:
-    """Where `path`, relative to its namespace's folder, belongs. Its parent folder is STRUCTURE, or the namespace."""
+    """Where a path relative to its namespace's folder belongs. Its parent folder is STRUCTURE or the namespace."""
     pattern, spots = _table(namespace)
     matched = pattern.fullmatch(b"/".join(path) + (b"/" if is_dir else b""))
     if matched is None:
@@ -97,22 +97,22 @@ def place(namespace: bytes, path: tuple[bytes, ...], is_dir: bool) -> Spot:
 
 
 ADOPTING = b".staging-adopt-"
-"""The prefix of the names under which `kcachefs adopt` copies files before it renames them."""
+"""The prefix of the names under which `kcachefs adopt` and `arrivals.py` build entries before they rename them."""
 
 
 def is_temporary(name: bytes) -> bool:
-    """Whether a file or folder of this name, anywhere in an entry, is one that a writer leaves when it dies."""
+    """Whether a file or folder of this name, anywhere in an entry, is a leftover of a writer that died."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 Rows = tuple[tuple[Kind, str], ...]
-"""What a path is, by pattern; the first that matches counts."""
+"""What a path is, by pattern; the first matching row counts."""
 
 
 def _within(folder: str, rows: Rows) -> Rows:
-    """The rows of a cache that sits in a folder of another one, and that folder itself."""
+    """The rows of a cache that sits in a folder of another cache, and rows for that folder and those above it."""
     parts = folder.split("/")
     above = tuple((Kind.STRUCTURE, "/".join(parts[: depth + 1]) + "/") for depth in range(len(parts)))
     return above + tuple((kind, f"{folder}/{pattern}") for kind, pattern in rows)
@@ -143,7 +143,7 @@ _TEMPS: Rows = (
 )
 
 _TMP_FOLDER: Rows = (
-    # The folder stays: its owner makes it once and expects it to be there for each file.
+    # The folder stays: its owner makes it once and expects it to exist for each file.
     (Kind.STRUCTURE, "tmp/"),
     (Kind.TEMP, "tmp/*"),
     (Kind.TEMP, "tmp/*/"),
@@ -204,7 +204,7 @@ _COMPILED_MODELS: Rows = (
 )
 
 _SGLANG_MODULES: Rows = tuple(
-    # <target>/<module>/build-<key>/deps-<key>/, one build each. Older versions have <module>_<hash>/ here: no target.
+    # <target>/<module>/build-<key>/deps-<key>/, one build each. Older versions have <module>_<hash>/, with no target.
     row
     for target in ("sm#", "sm#?", "mp#", "mp#?", "gfx*", "unknown")
     for row in _within(target, ((Kind.STRUCTURE, "*/"), (Kind.STRUCTURE, "*/build-*/")))
@@ -251,7 +251,7 @@ LAYOUTS: dict[bytes, Rows] = {
     b"nvrtc": _PROGRAM_CACHE,
     b"cuda_core": _PROGRAM_CACHE,
     b"torch_extensions": (
-        # torch adds this level by itself where no folder was given: an adopted cache has it.
+        # torch adds this level by itself if no folder was given, so an adopted cache has it.
         (Kind.STRUCTURE, "py#_*/"),
         (Kind.TREE, "py#_*/*/"),
     ),
@@ -262,7 +262,7 @@ LAYOUTS: dict[bytes, Rows] = {
         *_within("jit", _SGLANG_MODULES),
         *_within("rust_extensions/artifacts", ((Kind.STRUCTURE, "*/"),)),
         (Kind.STRUCTURE, "rust_extensions/targets/"),
-        # Caches whose own variables are not set come to SGLang's folder.
+        # Caches whose own variables are not set go to SGLang's folder.
         *_within("diffusion/torch_compile_cache/inductor", _INDUCTOR),
         *_within("diffusion/torch_compile_cache/triton", _TRITON),
         *_within("inductor", _INDUCTOR),
@@ -298,7 +298,7 @@ LAYOUTS: dict[bytes, Rows] = {
     b"warp": (
         (Kind.STRUCTURE, "*/"),
         (Kind.TEMP, "*/*_p#_t#/"),
-        # What tiles are linked from, for all modules. The folder appears whole at first, then grows file by file.
+        # Tiles of all modules are linked from these files. The folder appears whole at first, then grows file by file.
         (Kind.STRUCTURE, "*/lto/"),
         (Kind.GROUP, "*/lto/{stem}_fatbin.lto"),
         (Kind.GROUP, "*/lto/{stem}.*"),
@@ -340,8 +340,8 @@ LAYOUTS: dict[bytes, Rows] = {
         *_within("preprocessor", _split(3)),
     ),
     # <environment>/<the source's own path>/<module>.<cache tag>.pyc. An environment may lie inside a project, and
-    # site-packages inside the standard library, so only what is below site-packages is known to end somewhere. The
-    # modules of any other folder are one group, whose stem is the cache tag that their names share.
+    # site-packages inside the standard library, so we know where a package ends only in site-packages and in the
+    # standard library. The modules of any other folder are one group, whose stem is the cache tag in their names.
     b"python": (
         (Kind.STRUCTURE, "*/"),
         (Kind.KEPT, "*/environment.json"),
@@ -353,7 +353,8 @@ LAYOUTS: dict[bytes, Rows] = {
         (Kind.GROUP, "**/*.{stem}.pyc"),
     ),
 }
-"""Rows per namespace. Locks, temporary names and SQLite's side files are looked for first, in every namespace."""
+"""Rows per namespace. In every namespace, the rows for locks and temporary names come before these, and those for
+SQLite's side files come after them."""
 
 
 # --- patterns --------------------------------------------------------------------------------------------------------
@@ -365,7 +366,10 @@ _MEANING = {"**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]", "#": "[0-9]+", "@": "[
 
 @functools.cache
 def _table(namespace: bytes) -> tuple[re.Pattern[bytes], dict[str, Spot | None]]:
-    """All rows of a namespace as one expression whose outer groups name the rows; None where a stem makes the spot."""
+    """All rows of a namespace as one expression, whose outer groups name the rows, and the spot of each row.
+
+    The spot is None if it depends on a stem.
+    """
     spots: dict[str, Spot | None] = {}
     expressions = []
     for number, (kind, pattern) in enumerate((*_LOCKS, *_TEMPS, *LAYOUTS.get(namespace, ()), *_SQLITE)):

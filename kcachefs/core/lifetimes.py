@@ -1,4 +1,4 @@
-"""The end of an inode's life: what happens when its last name, lookup or handle goes. `nodes.py` says when that is."""
+"""The end of an inode's life: what happens when its last name, lookup or handle goes. `nodes.py` says when it goes."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from kcachefs.store.catalog import Catalog, Transaction
 from kcachefs.store.records import Inode, name_key, name_of, number_of, orphan_key
 
 TOGETHER_MAX = 16
-"""Orphans that go in one transaction: requests wait for as long as that takes."""
+"""The most orphans that go in one transaction: requests wait while it lasts."""
 TURN_SECONDS = 0.0001
-"""Pause after each piece of work, even if no request was seen: a thread that waits for the lock gets it only if we let
-go of it for a moment."""
+"""Pause after each piece of work, even if no request was seen: a thread that waits for the lock gets it only if we
+leave the lock free for a moment."""
 
 
 class Lifetimes:
-    """Lets go of inodes, and of what they hold."""
+    """Removes inodes that nobody uses any more, with their bytes."""
 
     def __init__(self, catalog: Catalog, nodes: Nodes, files: Files) -> None:
         self._catalog = catalog
         self._nodes = nodes
         self._files = files
         self.leaving = set(nodes.orphans)
-        """Folders without a name that still have names in them, which nobody may see; at first, all orphans."""
+        """Folders without a name of their own that still contain names, which nobody may see; at first, all orphans."""
         self._untold: deque[tuple[int, int, bytes]] = deque()
-        """Inode, folder and name that the kernel may still know."""
+        """Removed names that the kernel may still know, each as inode, folder and name."""
 
     def drop_name(self, txn: Transaction, ino: int, node: Inode) -> None:
-        """One name less; with the last one the inode goes, or becomes an orphan while something uses it."""
+        """Take one name off an inode; with its last name it goes, or becomes an orphan while something uses it."""
         fate = self._nodes.drop_name(ino, node)
         if fate is GONE and not _is_filled(node):
             self._remove(txn, ino, node)
@@ -47,9 +47,10 @@ class Lifetimes:
         self._nodes.save(txn, ino, node)
 
     def keep_name(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-        """A chore took this name away, not the kernel. If the kernel knows the inode, it has to be told.
+        """Note a name that a chore took away, not the kernel: if the kernel knows the inode, we must report the loss.
 
-        An orphan's record keeps the name as well: the worker may die before that. A file may have another name yet.
+        An orphan's record keeps the name as well, because the worker may die before it reports the loss. A file that is
+        not an orphan may still have another name.
         """
         if ino in self._nodes.orphans:
             txn.put(orphan_key(ino), name_key(parent, name))
@@ -58,9 +59,10 @@ class Lifetimes:
         self._untold.append((ino, parent, name))
 
     def take_untold(self) -> Iterator[tuple[int, bytes]]:
-        """The names kept since this was asked last.
+        """Take the names that were noted since the last call, to report them to the kernel.
 
-        What is open at an eviction would outlive it: in the kernel it keeps its name, in a folder that has none.
+        Unreported, an inode that was open at an eviction would stay after it was closed: the kernel would keep it under
+        its name, in a folder that no path leads to.
         """
         while self._untold:
             ino, parent, name = self._untold.popleft()
@@ -68,14 +70,14 @@ class Lifetimes:
                 yield parent, name
 
     def recall_names(self) -> None:
-        """Keep the names again that the worker before this one kept."""
+        """Note again the names that the worker before this one noted."""
         for ino in self._nodes.orphans:
             with contextlib.suppress(RecordDamaged):
                 if key := self._catalog.get(orphan_key(ino)):
                     self._untold.append((ino, number_of(key), name_of(key)[1]))
 
     def release(self, ino: int, count: int) -> bool:
-        """The kernel lets go of `count` references; returns whether that leaves an orphan that it no longer knows."""
+        """The kernel drops `count` references; returns whether the inode is now an orphan that it no longer knows."""
         return self._nodes.release(ino, count) and ino in self._nodes.orphans
 
     def close_handle(self, ino: int) -> None:
@@ -83,7 +85,7 @@ class Lifetimes:
             self.let_go(ino)
 
     def let_go(self, *inos: int) -> None:
-        """Something stopped using these inodes: those that have no name either go now."""
+        """Something stopped using these inodes: remove those that have no name and no other user."""
         nodes = self._nodes
         if nodes.orphans.isdisjoint(inos):
             return
@@ -95,7 +97,7 @@ class Lifetimes:
     def _let_go(self, txn: Transaction, ino: int) -> None:
         try:
             node = self._nodes.get(ino)
-        except FsError:  # its record was damaged and set aside: what it held is found by fsck
+        except FsError:  # its record was damaged and set aside: fsck finds what the inode held
             self._nodes.remove_orphan(txn, ino)
             self._nodes.delete(txn, ino)
             return
@@ -104,13 +106,13 @@ class Lifetimes:
             self._remove(txn, ino, node)
 
     def let_go_of_many(self, inos: Sequence[int], pause_seconds: float = 0.0) -> None:
-        """The same for any number, with pauses. One that fails does not stop the others, unless all of a batch fail."""
+        """Do the same for any number of inodes, with pauses. A failure does not stop it, unless a whole batch fails."""
         failed: Exception | None = None
         for start in range(0, len(inos), TOGETHER_MAX):
             some = inos[start : start + TOGETHER_MAX]
             try:
                 self.let_go(*some)
-            except Exception:  # letting go of them one by one shows which of them fails
+            except Exception:  # removing them one by one shows which of them fails
                 failures = list(self._let_go_of_each(some))
                 failed = failed or next(iter(failures), None)
                 if len(failures) == len(some):
@@ -128,17 +130,17 @@ class Lifetimes:
                 yield error
 
     def let_go_of_orphans(self) -> int:
-        """Remove orphans that the kernel forgot without our notice, or while the disk was too full to remove them."""
+        """Remove orphans that the kernel forgot without telling us, or while the disk was too full to remove them."""
         gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_held(ino)]
         self.let_go_of_many(gone, TURN_SECONDS)
         return len(gone)
 
     def filled_folders(self) -> list[int]:
-        """Folders that were removed with everything in them, and are not cleared out yet."""
+        """Folders that were removed with everything in them, but are not cleared out yet."""
         for ino in list(self.leaving):
             try:
                 is_filled = ino in self._nodes.orphans and _is_filled(self._nodes.get(ino))
-            except FsError:  # it went just now
+            except FsError:  # the folder went just now
                 is_filled = False
             if not is_filled:
                 self.leaving.discard(ino)
@@ -150,5 +152,5 @@ class Lifetimes:
 
 
 def _is_filled(node: Inode) -> bool:
-    """Whether it is a folder with names in it: `removal.py` clears it out first."""
+    """Whether an inode is a folder with names in it, which `removal.py` has to clear out first."""
     return node.is_dir and node.size > 0

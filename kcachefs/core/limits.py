@@ -1,4 +1,4 @@
-"""What a filesystem may hold. Kept apart, so that commands that only pass it on need not load the filesystem."""
+"""The limits of a filesystem. A module of its own: commands that only pass limits on need not load the filesystem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kcachefs.errors import UsageError
 GRACE_SECONDS = 30.0
 """How long after its last use an entry is safe, normally."""
 LEAST_MAX_SIZE = 1 << 20
-"""The smallest quota that makes sense: the catalog alone takes a part of it."""
+"""The smallest quota that makes sense, given that the catalog alone takes a part of it."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,20 +20,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_files: int = 0
     """0: as many as fit."""
     max_size_per_uid: int = 0
-    """Bytes that everything a user owns may cost, as if nothing were shared; 0: as many as fit. See accounts.py."""
+    """Bytes that a user's inodes together may cost, as if nothing were shared; 0: as many as fit. See accounts.py."""
     tenant_ranges: tuple[tuple[int, int], ...] = ()
-    """Ranges of uids, as (first, count), that share one account each: the users of one user namespace."""
+    """Ranges of uids, as (first, count), each for one user namespace: the users of a range share one account."""
     min_free: int = 64 << 20
-    """Free bytes that the disk beneath keeps."""
+    """Bytes that must stay free on the store's disk."""
     grace: float = GRACE_SECONDS
-    """Seconds after its last use during which an entry is safe."""
+    """For how many seconds after its last use an entry is safe."""
     floors: dict[str, int] = {}
-    """By namespace: while it holds no more than this, nothing is evicted from it."""
+    """By namespace: nothing is evicted from it while it holds no more than this many bytes."""
     ceilings: dict[str, int] = {}
-    """By namespace: when it holds more than this, entries are evicted from it."""
+    """By namespace: entries are evicted from it when it holds more than this many bytes."""
 
     def account_of(self, uid: int) -> int:
-        """Whose account a user is on: their own, or that of the first user of their range.
+        """The account of a user: their own, or that of the first user of their range.
 
         >>> Limits(tenant_ranges=((100000, 65536),)).account_of(100033)
         100000
@@ -45,7 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(limits: Limits) -> Limits:
-    """These limits, if they can hold together; raises UsageError otherwise."""
+    """Return the limits if they do not contradict each other; raises UsageError otherwise."""
     for name, floor in limits.floors.items():
         if name in limits.ceilings and floor > limits.ceilings[name]:
             raise UsageError(f"--floor {name}: is above its --ceiling, so they cannot both hold; lower it")

@@ -1,4 +1,4 @@
-"""The requests about whole folders: what is in them, and who looks at it.
+"""The requests about whole folders: what they contain, and who lists them.
 
 Called by the engine's thread only. Errors carry an errno.
 """
@@ -19,7 +19,7 @@ from kcachefs.store.records import Inode
 
 
 class ListingRequests:
-    """What an engine asks about whole folders."""
+    """The requests of an engine about whole folders."""
 
     def __init__(self, parts: Parts, policy: Policy, report: ReportFolder) -> None:
         self.policy = policy
@@ -29,9 +29,9 @@ class ListingRequests:
         """Whether a listing depends on more than its folder, so that the kernel must not keep it."""
         numbers = policy.numbers
         self.hide_number: Callable[[int], int] | None = numbers.hide if numbers is not None else None
-        """Gives the number to show for an inode; None: inodes are shown by their own numbers."""
+        """Returns the number to show for an inode; None: inodes are shown by their own numbers."""
         self.real_number: Callable[[int], int] | None = numbers.real if numbers is not None else None
-        """Gives the inode for which a number is shown."""
+        """Returns the inode for which a number is shown."""
         self._uses = parts.uses
         self._leaving = parts.lifetimes.leaving
         self._kept_listings = parts.kept_listings
@@ -45,13 +45,13 @@ class ListingRequests:
         return [row for row in rows if row[0] <= DOTDOT] if self._leaving and self._is_leaving(ino) else rows
 
     def kept_listing(self, ino: int, cookie: int, size: int) -> bytes | None:
-        """The same in the kernel's layout, in at most `size` bytes, if the listing of this folder was kept."""
+        """A part of a folder's listing in the kernel's layout, in at most `size` bytes; None if none was kept."""
         if not self._shows_kept or ino == ROOT_INO or ino >= VIRTUAL_BASE or (self._leaving and self._is_leaving(ino)):
             return None
         return self._kept_listings.part(ino, cookie, size)
 
     def _is_leaving(self, folder: int) -> bool:
-        """Whether a folder, or the entry it is in, is being removed: nobody may see it half gone."""
+        """Whether a folder, or the entry that contains it, is being removed: nobody may see it half gone."""
         real = folder if folder < VIRTUAL_BASE else self.policy.real_inode(folder)
         if real is None:
             return False
@@ -60,26 +60,26 @@ class ListingRequests:
         return True
 
     def note_listing(self, caller: Caller, ino: int) -> None:
-        """The caller lists a folder: looking at what is in it does not count as use."""
+        """Note that the caller lists a folder: when they then look at its contents, that does not count as use."""
         if ino < VIRTUAL_BASE:
             self._uses.list_folder(ino, self.nodes.get(ino).entry, caller)
 
     def is_listed_whole(self, ino: int) -> bool:
-        """Whether a listing may give the kernel this inode's attributes, and with them its name for a while."""
+        """Whether a listing may give the kernel this inode's attributes, with which it trusts the name for a while."""
         if ino >= VIRTUAL_BASE or not self.policy.lists_attributes or not self.nodes.exists(ino):
             return False
         return not _is_heartbeat(ino, self.nodes.get(ino))
 
     def hold_all(self, inos: Iterable[int]) -> None:
-        """The kernel is told of all these in a listing, and holds one more reference to each."""
+        """Note that a listing gives the kernel all these inodes, so that it holds one more reference to each."""
         self.nodes.hold_all(ino for ino in inos if ino < VIRTUAL_BASE)
 
     def prefetch(self, inos: Iterable[int]) -> None:
-        """These inodes are about to be asked for: read all of them at once."""
+        """Read all these inodes at once, because they are about to be asked for."""
         self.nodes.prefetch(ino for ino in inos if ino < VIRTUAL_BASE)
 
 
 def _is_heartbeat(ino: int, node: Inode) -> bool:
-    """Whether a lookup of this inode's name is a use of its entry."""
+    """Whether looking up this inode's name is a use of its entry."""
     entry = node.entry
     return entry != 0 and (entry == ino or entry >= GROUP_BASE)

@@ -1,4 +1,4 @@
-"""The order in which entries were last used, read from its old end: who goes next."""
+"""The order in which entries were last used, read from its old end: it says which entry goes next."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LruOrder:
     ) -> list[int]:
         """The least recently used entries that may go: a merge of the namespaces' orders, read from their old ends.
 
-        A namespace that holds no more than its floor loses none. With `accounts`, only entries that these made.
+        A namespace that holds no more than its floor loses none. With `accounts`, only entries that belong to these.
         """
         self._store.fold()
         candidates: list[tuple[int, int]] = []
@@ -70,7 +70,7 @@ class LruOrder:
             start = rows[-1][0] + b"\0"
 
     def first_that_suffice(self, batch: list[int], bytes_over: int, files_over: int) -> list[int]:
-        """The oldest entries of the batch, just as many as free this many bytes and files."""
+        """The oldest entries of the batch, only as many as it takes to free this many bytes and files."""
         for count, entry in enumerate(batch, 1):
             record = self._table.get(entry)
             if record is not None:

@@ -1,7 +1,7 @@
 """Membership: which entry a file belongs to, kept as its names come, move and go.
 
-It is settled when a file gets its name, and follows the name. A file with several names stays with the entry of the
-first one until that name goes.
+The entry is settled when a file gets its name, and follows the name. A file with several names stays with the entry of
+the first one until that name goes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode, name_key, name_of, names_prefix, number_of, unpack_name
 
 MOVED_MAX = 128
-"""A folder with more names in and below it cannot come to another entry or namespace: each would have to change."""
+"""A folder with more names in and below it cannot move to another entry or namespace: every inode would change."""
 SEEN_MAX = 1000
 """Names that are looked at, at most, when a folder with folders in it is moved to another folder."""
 _FOLDER_COST = 10
@@ -81,7 +81,7 @@ class Membership:
         self._temporaries.add(txn, ino, caller.pid)
 
     def moved(self, txn: Transaction, caller: Caller, ino: int, node: Inode, new_parent: int, new_name: bytes) -> None:
-        """A name moved: what it leads to may belong to another entry now."""
+        """A name moved, so its inode may belong to another entry now."""
         temporary, folder, is_dir = self._temporaries.inodes, self._nodes.get(new_parent), node.is_dir
         if ino in temporary and not is_temporary(new_name):
             self._temporaries.remove(txn, ino)
@@ -104,14 +104,14 @@ class Membership:
             self._counts.move(txn, ino, node, entry)
 
     def _mark(self, txn: Transaction, caller: Caller, ino: int, node: Inode, kind: Kind) -> None:
-        """Note what a new name makes of an inode: its owner's alone, or temporary, to be reaped if its writer dies."""
+        """Note what a new name makes of an inode: one for its owner alone, or one to be reaped if its writer dies."""
         if kind is Kind.KEPT:
             node.flags |= Inode.PUBLISHED
         elif kind is Kind.TEMP and ino not in self._temporaries:
             self._temporaries.add(txn, ino, caller.pid)
 
     def _mark_kept(self, node: Inode, parent: int, name: bytes) -> None:
-        """Without an entry it would pass for a lock, which everybody may write to: but a framework reads this name."""
+        """Mark a file that a framework reads: having no entry, it would pass for a lock, which all may write to."""
         folder = self._nodes.get(parent)
         if not folder.entry and self._placement.spot(parent, folder, name, node.is_dir).kind is Kind.KEPT:
             node.flags |= Inode.PUBLISHED
@@ -130,9 +130,9 @@ class Membership:
             self._counts.move(txn, ino, node, self._placement.entry_under(txn, ino, node, parent, name)[0])
 
     def unlinked(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
-        """One name of several goes. If it was the one in the file's entry, the file belongs where another name is.
+        """One of a file's several names goes. If that name was in the file's entry, another name decides the entry.
 
-        Looks only where another name is found quickly. If it is not, the evictor looks when it finds the entry empty.
+        Looks only where another name can be found quickly. If none is, the evictor looks when it finds the entry empty.
         """
         if (self._nodes.get(parent).entry or self._placement.group_at(parent, name, txn)) == node.entry:
             for key in self._names_near(node.parent, parent, name):
@@ -142,7 +142,7 @@ class Membership:
                     return
 
     def rehome(self, txn: Transaction, ino: int, node: Inode, parent: int, name: bytes) -> None:
-        """Have a file belong to the entry of this one of its names."""
+        """Move a file to the entry of this name, which is one of its own."""
         self._mark_kept(node, parent, name)
         node.parent = parent
         entry, _ = self._placement.entry_under(txn, ino, node, parent, name)
@@ -161,7 +161,7 @@ class Membership:
         return not (node.entry or node.nlink == 0 or node.flags & Inode.PUBLISHED or ino in self._temporaries)
 
     def _names_near(self, newest: int, parent: int, name: bytes) -> Iterator[bytes]:
-        """Where a file that had this name may have another: in the folder of its newest one, or beside it."""
+        """Where a file that had this name may have another: in the folder of its newest name, or beside the old one."""
         yield name_key(newest, name)
         for folder in (newest, parent):
             for key, _ in self._catalog.scan(names_prefix(folder), limit=_LOOKED_AT):
@@ -194,7 +194,7 @@ class Membership:
             folders += [child for child, kind in (unpack_name(raw) for _, raw in rows) if kind == stat.S_IFDIR >> 12]
 
     def _move_folder(self, txn: Transaction, caller: Caller, ino: int, node: Inode, entry: int) -> None:
-        """A folder comes to belong to another entry, with everything below it that belonged to the same entry.
+        """Move a folder to another entry, with everything below it that belonged to the same entry.
 
         If its new place makes it a folder of entries, each child gets the entry of its own name.
         """

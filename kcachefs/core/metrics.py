@@ -1,7 +1,7 @@
 """Statistics in Prometheus' text format, each metric with its meaning and its type.
 
-No label has an unbounded number of values: the namespace of each framework has one, so do the first few folders that
-somebody made next to them, and all further ones are added up.
+No label has an unbounded number of values: each framework's namespace has a value of its own, and so do the first few
+folders that somebody made next to them. All further folders are added up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcachefs.printable import printable
 OTHERS_MAX = 32
 """How many namespaces that belong to no framework have a label of their own."""
 OTHERS = "(others)"
-"""The label of the rest, added up."""
+"""The label of all other namespaces, added up."""
 
 _BY_NAMESPACE = {
     "entries": ("entries", "gauge", "Entries."),
@@ -111,7 +111,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_metrics(numbers: Statistics, about: About | None = None) -> bytes:
-    """Every metric; those about the daemon where there is one."""
+    """Every metric, including those about the daemon if `about` is given."""
     lines: list[str] = []
     namespaces = _bounded(numbers.namespaces)
     for name, (field, kind, meaning) in _BY_NAMESPACE.items():
@@ -150,12 +150,15 @@ def metric(name: str, kind: str, meaning: str, value: float) -> bytes:
 
 
 def _bounded(namespaces: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """The same, printable, with at most `OTHERS_MAX` of no framework, those made first: no counter may jump."""
+    """The namespaces by printable label. At most `OTHERS_MAX` that belong to no framework keep a label of their own.
+
+    Those are the ones made first, so that no counter jumps.
+    """
     found: dict[str, Numbers] = {}
     left = OTHERS_MAX
     for name, row in namespaces.items():
         label = printable(name)
-        if label in found:  # two folders are shown alike: no series may come twice
+        if label in found:  # two folders look alike when printed: no series may appear twice
             found[label] = added(found[label], row)
         elif label in NAMESPACES or label == "/":
             found[label] = row
@@ -195,7 +198,7 @@ def _histogram_rows(activity: Activity) -> Iterator[tuple[str, float]]:
 def _metric(
     name: str, kind: str, meaning: str, rows: Iterable[tuple[str, float]], *, suffixed: bool = False
 ) -> list[str]:
-    """A metric with its rows, each its labels and its value; `suffixed`: what follows the name, and its value."""
+    """A metric with its rows: labels and a value each or, if `suffixed`, the text that follows the name and a value."""
     full = f"kcachefs_{name}"
     head = [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
     if suffixed:

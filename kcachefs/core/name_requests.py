@@ -1,7 +1,7 @@
 """The requests about names, one method each: judged by the policy, then carried out by the tree.
 
-Called by the engine's thread, and by its pools for what takes long: lookups that wait for a remote tier or a report,
-and renames that sync first. Errors carry an errno.
+Called by the engine's thread, and by its pools for requests that take long: lookups that wait for a remote tier or a
+report, and renames that sync first. Errors carry an errno.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class NameRequests(ListingRequests):
         self._syncer = parts.syncer
         self._lifetimes = parts.lifetimes
         self.listed: Sized = parts.uses.listed
-        """Not empty while a process looks around: only then must an engine `note_use` of what is read."""
+        """Not empty while a process looks around: only then must an engine call `note_use` for opens and reads."""
         self._replay = parts.replay
         self._kernel = parts.kernel
         self.room = parts.room
         self._get = parts.store.catalog.get
         self._lock = parts.store.catalog.lock
         self.has_remote = False
-        """Whether a remote tier may have what is missing here: then an engine asks what was `missed`."""
+        """Whether a remote tier may have what is missing here: then an engine calls `missed`."""
         self.elsewhere: Elsewhere | None = None
-        """Knows what a remote tier has; None: there is none, and the kernel may remember every miss."""
+        """Knows what a remote tier has. None: there is no such tier, and the kernel may remember every miss."""
         self.links_differ = policy.links_differ
         """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
         self.allows_idmap = parts.options.sharing.idmap
@@ -63,12 +63,12 @@ class NameRequests(ListingRequests):
         self._squashes = parts.options.sharing.squashes
         self._withholds_writing = policy.withholds_writing
         self._alters_attributes = self._has_policy or self._squashes
-        """Whether inodes may be shown with another mode or owner than they have."""
+        """Whether inodes may be shown with a mode or owner other than their own."""
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
     def lookup(self, caller: Caller, parent: int, name: bytes) -> int | None:
-        """The inode under a name, and one more reference that the kernel holds; None for a miss."""
+        """The inode under a name, to which the kernel then holds one more reference; None for a miss."""
         if parent == REPORT_INO or (parent == ROOT_INO and name == FOLDER):
             return REPORT_INO if parent == ROOT_INO else self.report.find(caller, name)
         if name in _DOTS and parent < VIRTUAL_BASE:
@@ -89,7 +89,7 @@ class NameRequests(ListingRequests):
         real = ino if ino < VIRTUAL_BASE else self.policy.real_inode(ino)
         if real is None:
             return ino
-        with self._lock:  # so that what is found here is not evicted before it is counted as in use
+        with self._lock:  # so that an inode found here is not evicted before it counts as in use
             try:
                 node = self.nodes.get(real)
             except FsError:
@@ -108,7 +108,7 @@ class NameRequests(ListingRequests):
         return None
 
     def _miss(self, parent: int, name: bytes) -> None:
-        """A name is not there. If the kernel remembered that, it would keep a folder that no name leads to."""
+        """A name is missing. In a folder that no name leads to, the kernel must forget that, or it keeps the folder."""
         if (self._orphans or self._cut_off) and parent < VIRTUAL_BASE and self.nodes.is_cut_off(parent):
             self.name_gone(parent, name)
 
@@ -121,7 +121,7 @@ class NameRequests(ListingRequests):
         return Found.NOWHERE if self.elsewhere is None else self.elsewhere.missed(caller, parent, name)
 
     def hold(self, ino: int) -> int:
-        """The kernel is told of an inode other than by a lookup, and holds one more reference to it."""
+        """The kernel learns of an inode other than by a lookup, and holds one more reference to it."""
         return self.nodes.hold(ino) if ino < VIRTUAL_BASE else ino
 
     def forget(self, ino: int, count: int) -> None:
@@ -157,14 +157,14 @@ class NameRequests(ListingRequests):
         return self.policy.name_seconds(ino, node, usual) if self._has_policy else usual
 
     def shown(self, ino: int, node: Inode) -> Inode:
-        """An inode as the kernel is told of it."""
+        """An inode as the kernel sees it."""
         if not self._alters_attributes:
             return node
         seen = self.policy.shown(ino, node)
         return squashed(self.options.sharing, seen, self._withholds_writing) if self._squashes else seen
 
     def note_use(self, caller: Caller, ino: int) -> None:
-        """The caller opened or read a file. Only where a process looked around is it not known by the lookup."""
+        """The caller opened or read a file. The lookup has counted that use, except where a process looked around."""
         if ino < VIRTUAL_BASE and self.listed:
             node = self.nodes.get(ino)
             if node.entry:  # an unsealed file may be the caller's own, just being written: that is no hit
@@ -174,7 +174,7 @@ class NameRequests(ListingRequests):
         return self.policy.readlink(caller, ino)
 
     def answer_of(self, request: int) -> int | None:
-        """The inode in the reply to a request of an earlier worker, 0 if none; None when it did not take effect."""
+        """The inode in the reply to an earlier worker's request, 0 if none; None if the request did not take effect."""
         return self._replay.answer(request)
 
     # --- making -------------------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ class NameRequests(ListingRequests):
     ) -> tuple[int, Inode]:
         """A new file, which the kernel then holds.
 
-        If there is one, it came without the kernel's knowledge, which would neither check its mode nor truncate it.
-        ESTALE has it look the name up again and then open what it finds.
+        If the file exists already, it came without the kernel's knowledge, and the kernel would neither check its mode
+        nor truncate it. ESTALE makes the kernel look the name up again and then open the file that it finds.
         """
         try:
             return self._add(caller, parent, name, stat.S_IFREG | stat.S_IMODE(mode))
@@ -217,7 +217,7 @@ class NameRequests(ListingRequests):
             mode = self.policy.allowed_mode(mode)
         if self.quotas is not None:
             self.quotas.check_new(caller, len(target))
-        with self._lock:  # so that a file that joins an old group is not evicted with it before it counts as in use
+        with self._lock:  # so that a file that joins an old group is not evicted with it before the file is in use
             ino, node = self.tree.create(caller, parent, name, mode, rdev, target)
             self.nodes.hold(ino)
         return ino, self.shown(ino, node) if self._alters_attributes else node
@@ -253,7 +253,7 @@ class NameRequests(ListingRequests):
     def authorize_rename(
         self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int
     ) -> None:
-        """Refuse a rename that will be carried out later. `rename` judges again: names may have changed by then."""
+        """Judge a rename that will be carried out later. `rename` judges it again: names may have changed by then."""
         _refuse_reserved(parent, name)
         _refuse_reserved(new_parent, new_name)
         self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags)
@@ -265,14 +265,14 @@ class NameRequests(ListingRequests):
         _refuse_reserved(new_parent, new_name)
         if self._syncer.was_used:
             if self._has_policy:
-                self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags)  # before a disk works
+                self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags)  # before any sync
             self._syncer.before_rename(parent, name, new_parent, new_name)
         if not self._has_policy:
             self.tree.rename(caller, parent, name, new_parent, new_name, flags)
             return
         if self.policy.authorize_rename(caller, parent, name, new_parent, new_name, flags):
             self.tree.unlink(caller, parent, name)
-            # The kernel has moved its own name; this waits until it is done with that, and corrects it.
+            # The kernel moves the name in its own cache; this waits until that is done, and corrects the name.
             self._tell_gone(new_parent, new_name)
             return
         self.tree.rename(caller, parent, name, new_parent, new_name, flags, self.policy.renamed)
@@ -282,7 +282,7 @@ class NameRequests(ListingRequests):
         return not (self._syncer.was_used and self._syncer.is_needed_for_rename(parent, name, new_parent, new_name))
 
     def name_gone(self, parent: int, name: bytes) -> None:
-        """A name went, or is about to: the kernel is to ask again wherever it is shown. Any thread, no lock held."""
+        """A name went, or is about to: have the kernel ask again wherever it is shown. Any thread, no lock held."""
         self._tell_gone(parent, name)
         for folder in self.policy.also_named_in(parent):
             self._tell_gone(folder, name)

@@ -1,4 +1,4 @@
-"""Namespaces: the first-level folders, one per framework, and where everything lies below them.
+"""Namespaces: the first-level folders, one per framework, and the paths of everything below them.
 
 Usually the root holds the namespaces. Under the `private` policy each user has a root of their own, in `.tenants`.
 """
@@ -35,17 +35,17 @@ class Namespaces:
         """Folders that can be neither removed nor moved: namespaces and roots."""
 
     def add_tenants_folder(self, ino: int) -> None:
-        """The folder that holds the users' own roots."""
+        """Note the folder that holds the users' own roots."""
         self.tenants = ino
         self.protected |= {ino, *self.roots}
 
     def add_root(self, ino: int) -> None:
-        """A user's own root."""
+        """Note a user's own root."""
         self.roots.add(ino)
         self.protected.add(ino)
 
     def path(self, ino: int, node: Inode) -> tuple[int, tuple[bytes, ...]]:
-        """A folder's namespace, and its path in that."""
+        """A folder's namespace, and its path in that namespace."""
         found = self._paths.get(ino)
         if found is None:
             with self._catalog.lock:  # a path must not be kept once a folder in it has moved
@@ -53,7 +53,7 @@ class Namespaces:
         return found
 
     def _find_path(self, ino: int, node: Inode) -> tuple[int, tuple[bytes, ...]]:
-        """Up to the namespace, then down again: recursion would fail for deeply nested folders."""
+        """Walk up to the namespace, then down again: recursion would fail for deeply nested folders."""
         found = None
         below: list[tuple[int, bytes]] = []
         while node.parent not in self.roots:
@@ -71,7 +71,7 @@ class Namespaces:
         self._paths.clear()
 
     def of(self, folder: int) -> int:
-        """The namespace of a folder; a root itself."""
+        """The namespace of a folder; for a root, the root itself."""
         return folder if folder in self.roots else self.path(folder, self._nodes.get(folder))[0]
 
     def path_of(self, record: EntryRecord) -> tuple[bytes, ...]:

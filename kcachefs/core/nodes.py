@@ -1,12 +1,14 @@
 """Inodes: read through a bounded cache, numbered, changed in transactions; and who still refers to each.
 
 An inode lives while it has a name, or a lookup that the kernel has not forgotten; the kernel forgets no inode that is
-open. Its count is known only in memory; an inode without a name is in the catalog's orphan table until it is let go, so
-that a daemon that starts after a kill finds it there. What happens at the end of an inode's life is in `lifetimes.py`.
+open. Lookups are counted only in memory. An inode without a name stays in the catalog's orphan table until nothing uses
+it, so that a daemon that starts after a kill finds it there. What happens at the end of an inode's life is in
+`lifetimes.py`.
 
-A worker that takes over from a dead one does not know the counts so far. So an inode that is older than the worker goes
-neither with its last name nor with a FORGET, but when the kernel was asked and does not know it. Even a FORGET of more
-references than this worker has counted proves nothing: it may have waited in the kernel while a lookup overtook it.
+A worker that takes over from a dead one does not know the counts so far. So an inode that is older than the worker is
+removed neither with its last name nor after a FORGET, but only once the kernel says, when asked, that it does not know
+the inode. Even a FORGET of more references than this worker has counted proves nothing: it may have waited in the
+kernel while a lookup overtook it.
 """
 
 from __future__ import annotations
@@ -71,10 +73,10 @@ class Nodes:
         self.handles: dict[int, int] = {}
         """Open handles by inode, where the engine is told of opens."""
         self.let_go_since_probe: set[int] | None = None
-        """Inodes that the kernel let go of since the evictor began to probe; None while it does not."""
+        """Inodes that the kernel let go of since the evictor began to probe; None while it does not probe."""
         self.cut_off: set[int] = set()
-        """Entries, and inodes of other folders, whose names the kernel was told to drop, to see if they are in use, and
-        has not asked for since."""
+        """Entries, and inodes of other folders, whose names the kernel was told to drop, so that we see if they are in
+        use. It has not looked them up since."""
         self.orphans = set(map(number_of, store.catalog.keys(b"x")))
         """Inodes without a name that something still uses."""
 
@@ -100,7 +102,7 @@ class Nodes:
             return node
 
     def prefetch(self, inos: Iterable[int]) -> None:
-        """These inodes will be asked for: read all of them at once."""
+        """Read all of these inodes at once, because they will be needed."""
         with self._catalog.lock:
             missing = {inode_key(ino): ino for ino in inos if ino not in self._cache}
             if missing:
@@ -152,7 +154,7 @@ class Nodes:
         self._uncertain_below = self._next_ino
 
     def hold(self, ino: int) -> int:
-        """The kernel is told of an inode, and holds one more reference until it forgets it. Returns the inode."""
+        """Count one more reference to an inode, which the kernel holds until it forgets it. Returns the inode."""
         with self.lock:  # an inode that another thread is removing is gone before it is held, or seen to be held
             self.lookups[ino] = self.lookups.get(ino, 0) + 1
         return ino
@@ -164,7 +166,7 @@ class Nodes:
 
     def release(self, ino: int, count: int) -> bool:
         """The kernel lets go of `count` references; returns whether it is certain that it holds none any more."""
-        with self.lock:  # a lookup that waited for a remote tier holds in another thread
+        with self.lock:  # a lookup that waited for a remote tier calls `hold` in another thread
             left = self.lookups.get(ino, 0) - count
             if left > 0:
                 self.lookups[ino] = left
@@ -176,7 +178,7 @@ class Nodes:
 
     @contextlib.contextmanager
     def probing(self) -> Iterator[None]:
-        """While it lasts, note in `let_go_since_probe` what the kernel lets go of."""
+        """Within this context, collect in `let_go_since_probe` the inodes that the kernel lets go of."""
         self.let_go_since_probe = set()
         try:
             yield

@@ -41,7 +41,7 @@ class Parts:
     """Everything that a policy and the filesystem are built on."""
 
     def __init__(self, store: Store, options: FsOptions, kernel: Kernel, *, first_publisher_owns: bool) -> None:
-        """`first_publisher_owns`: as the policy says, which is made of these parts."""
+        """`first_publisher_owns` is what the policy's class says: the policy itself is made of these parts, later."""
         self.store = store
         self.options = options
         self.kernel = kernel

@@ -1,13 +1,15 @@
-"""Probing: makes the kernel let go of what nobody uses, so that what it still knows then is open, mapped or worked in.
+"""Probing: makes the kernel drop the inodes that nobody uses. Those that it still knows then are in use.
 
-The kernel remembers names for as long as it likes, and with each name an inode. Told that the name of a folder is gone,
-it drops that name and all below it that nobody uses. What is in use stays, with its own name, in a folder that no path
-leads to any more. There the name would outlive its use, and with it the inode, and nobody could tell the kernel to drop
-the folder again. So after half of the time the name of each file that is still known is told by itself: it goes with
-the last use. A folder's own name is told only once no file below is in use, and in a later probe: whoever works there
-would find that their working directory has no path.
+In use means open, mapped, or a working directory. The kernel remembers names for as long as it likes, and with each
+name an inode. When we notify it that a folder's name is gone, it drops that name and all names below it that nobody
+uses. A file in use stays, under its own name, in a folder that no path leads to any more. There the name would outlive
+its use and keep the inode, and nobody could make the kernel drop the folder again. So after half of the time we send a
+notification for each file that the kernel still knows: its name then goes with its last use. A folder's own name gets
+such a notification only in a later probe, and only once no file below is in use: otherwise a process that works there
+would find that its working directory has no path.
 
-For the same reason the kernel must not remember a miss in such a folder (`Nodes.is_cut_off`): it would keep the folder.
+For the same reason the kernel must not remember a miss in such a folder (`Nodes.is_cut_off`): the miss would keep the
+folder.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from kcachefs.core.walk import Member, Name
 from kcachefs.errors import FsError
 
 PROBE_SECONDS = 0.5
-"""How long the kernel is given to let go of what nobody uses."""
+"""How long the kernel is given to drop what nobody uses."""
 
 
 class Probed(NamedTuple):
     """An entry, or something else that goes as a whole."""
 
     keys: set[int]
-    """What stands for it in `Nodes.cut_off`: the number of its entry, or each inode of something that is no entry."""
+    """Its numbers in `Nodes.cut_off`: the number of the entry, or every inode of something that is no entry."""
     names: list[Name]
-    """Where it is."""
+    """The names that lead to it."""
     inodes: set[int]
-    """What the kernel knows of it."""
+    """Those of its inodes that the kernel knows."""
     members: Callable[[], Iterable[Member]]
-    """All of it."""
+    """Finds everything in it."""
 
 
 class Prober:
@@ -45,7 +47,7 @@ class Prober:
         self._name_gone = name_gone
 
     def probe(self, things: list[Probed], is_held: Callable[[int], bool]) -> bool:
-        """Whether anything is still held after the kernel had time to let go of it."""
+        """Whether the kernel still holds anything after it had time to drop it."""
         since, has_told_each, cut_off = time.monotonic(), False, self._nodes.cut_off
         again = [not thing.keys.isdisjoint(cut_off) for thing in things]
         for thing in things:
@@ -53,7 +55,7 @@ class Prober:
             for parent, name in thing.names:
                 self._name_gone(parent, name)
         while any(held := [any(map(is_held, thing.inodes)) for thing in things]):
-            if time.monotonic() - since >= PROBE_SECONDS / 2:  # a first look at much may take longer than that
+            if time.monotonic() - since >= PROBE_SECONDS / 2:  # the first check of many inodes may take longer
                 if has_told_each:
                     return True
                 for thing, is_known, was_cut_off in zip(things, held, again, strict=True):

@@ -21,7 +21,7 @@ ARGV_MAX = 200
 
 
 class Process(NamedTuple):
-    """One process, unmistakably: numbers are used again, but not with the same start."""
+    """One process, identified beyond doubt: a number is used again, but not with the same start."""
 
     pid: int
     ticks: int

@@ -44,7 +44,7 @@ class Publishers:
                 return node
         files = list(self.files_of(entry))
         record = self._table.get(entry)
-        # Inode numbers give the order only until the entry is listed: then another user may move an older file into it.
+        # Inode numbers give the order only until the entry has a record: then another user may move an older file in.
         own = [row for row in files if record is not None and row[1].uid == record.uid]
         found = min(own or files, key=lambda row: row[0], default=None)
         if found is None:
@@ -53,7 +53,7 @@ class Publishers:
         return found[1]
 
     def files_of(self, entry: int) -> Iterator[tuple[int, Inode]]:
-        """The files of an entry that have their final names, as far as they are looked at."""
+        """The files of an entry that have their final names, among the names that are looked at."""
         for ino, node in self._walk.some_files(entry, LOOKED_AT):
             if not self.is_temporary(ino, node):
                 yield ino, node

@@ -1,7 +1,7 @@
-"""Reading ahead: a command that starts finds in memory what its last starts read, which `start_profiles.py` knows.
+"""Reading ahead: a command that starts finds in memory the files that its last starts read (see `start_profiles.py`).
 
-A thread reads the stored bytes of all of it in one sweep: one piece at a time, so that a request finds at most one
-piece before it at the disk, and with a pause after every few files, so that no request waits for this thread.
+A thread reads the stored bytes of all these files in one sweep: one piece at a time, so that a request finds at most
+one piece before it at the disk, and with a pause after every few files, so that no request waits for this thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SWEEP_MAX = 1 << 30
 """Stored bytes that are read ahead for a start, at most."""
 _PIECE = 1 << 20
 _GAP = 128 << 10
-"""Gaps between objects up to this size are read along: quicker than a new read after the gap."""
+"""Gaps of up to this size between objects are read as well: that is quicker than a new read after the gap."""
 _FILES_AT_A_TIME = 64
 _PAUSE_SECONDS = 0.001
 
@@ -53,7 +53,7 @@ class ReadAhead:
             name_hash = self._profiles.starting.get()
             try:
                 self.sweep(name_hash)
-            except Exception as error:  # then it is read when it is needed
+            except Exception as error:  # then the files are read when they are needed
                 log.debug("nothing was read ahead: %r", error)
 
     def sweep(self, name_hash: bytes) -> int:
@@ -66,7 +66,7 @@ class ReadAhead:
                     piece = min(_PIECE, offset + length - at)
                     with contextlib.suppress(KcachefsError, OSError):  # compaction moved it, or it is gone
                         volumes.will_need(volume, at, piece)
-                        volumes.read(volume, at + piece - 1, 1)  # waits until they are there
+                        volumes.read(volume, at + piece - 1, 1)  # waits until the bytes are in memory
                     done += piece
                     if done >= SWEEP_MAX:
                         return done
@@ -76,7 +76,7 @@ class ReadAhead:
         """Where the files of these entries lie, entry by entry."""
         looked_at = 0
         for entry in entries:
-            with contextlib.suppress(KcachefsError):  # the entry is gone, or goes just now
+            with contextlib.suppress(KcachefsError):  # the entry is gone, or is going
                 for ino, _, _ in self._walk.members(entry):
                     looked_at += 1
                     if looked_at % _FILES_AT_A_TIME == 0:

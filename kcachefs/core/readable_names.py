@@ -65,7 +65,7 @@ def readable(
     """What a person calls the entry at `path` (of a group: its folder and stem).
 
     `names` are the files of the entry (of a tree: those at its top), and `read` gives the bytes of one of them, by
-    its path relative to the entry's folder. Without names, or if nothing in them helps, it is the path.
+    its path relative to the entry's folder. Without names, or if nothing in them helps, the result is the path.
     """
     kernel = _triton_kernel(read, names)
     if kernel is not None:
@@ -104,7 +104,7 @@ def bytecode_name(path: tuple[bytes, ...], description: bytes | None) -> str:
 
 
 def kernel_facts(read: Read, names: Sequence[bytes]) -> dict[str, str]:
-    """What is known of a Triton kernel besides its name: the types of its arguments, its blocks, its options."""
+    """What is known about a Triton kernel besides its name: the types of its arguments, its blocks, its options."""
     facts: dict[str, str] = {}
     source = next((read((name,)) or b"" for name in names if name.endswith(b".ttir")), b"")
     at = max(0, source.find(_FUNCTION))
@@ -160,7 +160,7 @@ def _triton_kernel(read: Read, names: Sequence[bytes]) -> str | None:
 
 
 def _options_of(read: Read, names: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """The json that Triton writes for a kernel, of every kernel among the files."""
+    """The json that Triton wrote for each kernel among the files, decoded."""
     groups = (name for name in names if name.startswith(b"__grp__") and name.endswith(b".json"))
     for name in islice(groups, _FILES_MAX):
         try:

@@ -18,7 +18,7 @@ from kcachefs.errors import FsError
 
 TEMPORARY_SECONDS = 60.0
 TEMPORARY_UNKNOWN_SECONDS = 3600.0
-"""The least age of what is reaped, if its writer is dead, and if its writer cannot be seen from here."""
+"""The least age at which a temporary name is reaped: if its writer is dead, and if its writer cannot be seen here."""
 
 
 class Reaper:
@@ -44,12 +44,12 @@ class Reaper:
         self._prober = prober
         self._name_gone = name_gone
         self._ahead: dict[int, int] = {}
-        """Inodes begun in the future, because the clock was set back since, and when that was first noticed."""
+        """Inodes that seem to begin in the future, because the clock was set back, and when that was first noticed."""
         self.seconds = TEMPORARY_SECONDS
         self.unknown_seconds = TEMPORARY_UNKNOWN_SECONDS
 
     def reap(self) -> int:
-        """Remove what was abandoned; returns how many names went."""
+        """Remove abandoned files and folders; returns how many names went."""
         reaped = 0
         for ino, names in self._walk.names_of(self._without_writer()).items():
             if not self._is_abandoned(ino, names):
@@ -78,12 +78,12 @@ class Reaper:
         return int((self.seconds if pid else self.unknown_seconds) * 1e9)
 
     def _is_abandoned(self, ino: int, names: list[Name]) -> bool:
-        """Whether nobody has gone on with an inode, or with anything below it if it is a folder."""
+        """Whether nobody still works on an inode, or on anything below it if it is a folder."""
         writer = self._temporaries.writer_of(ino)
         if writer is None:
             return False
         now, least = time.time_ns(), self._least_age(writer[1])
-        with contextlib.suppress(FsError):  # something of it went just now
+        with contextlib.suppress(FsError):  # a part of it went just now
             inodes = [ino, *(below for below, _, _ in self._walk.below(ino))]
             if not any(
                 below in self._nodes.handles or abs(now - self._files.attributes(below).mtime) < least
@@ -93,7 +93,7 @@ class Reaper:
         return False
 
     def _is_open(self, ino: int, names: list[Name], inodes: list[int]) -> bool:
-        """Whether somebody has it, or something below it, open or mapped, or works there."""
+        """Whether somebody has it, or anything below it, open or mapped, or as a working directory."""
         held = {below for below in inodes if self._nodes.is_held(below)}
         return bool(held) and self._prober.probe(
             [Probed(held, names, held, lambda: self._walk.below(ino))], self._nodes.is_held

@@ -1,16 +1,17 @@
-"""Recovery: the first mount after the machine went down drops what may not have reached the disk, or takes it back.
+"""Recovery: the first mount after the machine went down drops or takes back files that may not have reached the disk.
 
-The catalog is in a state that it had once: in a power cut the journal loses its end, never something in the middle. So
+The catalog is in a state that it once had: in a power cut the journal loses its end, never something in the middle. So
 names, and which bytes belong to which file, are consistent. Objects are too, because opening the store checked those
 that were not folded yet. Everything else is *doubtful*:
 
 - bytes in slots and spool files, which nobody syncs;
 - files without bytes that are only moments old: their maker may have been about to write to them.
 
-A doubtful file that was synced goes back to the state that was synced. Any other is lost, and with it its entry,
-because an entry is whole or absent: every file of it that was not synced is dropped. If some were synced, those stay,
-and the entry is what it was then, unless one of those is lost, which takes a damaged disk. Only a file under a
-temporary name does not harm its entry: nothing refers to it yet.
+A doubtful file that was synced goes back to the state that was synced. Any other doubtful file is lost, and with it its
+entry, because an entry is whole or absent: every file of the entry that was not synced is dropped. If some files were
+synced, they stay, and the entry is what it was at that sync. If one of the synced files is lost too, which takes a
+damaged disk, the whole entry goes. Only a file under a temporary name does not harm its entry: nothing refers to it
+yet.
 
 Runs before an engine serves. A kill in the middle is harmless: the next mount starts over.
 """
@@ -42,7 +43,7 @@ def recover(parts: Parts) -> None:
 
 
 class Recovery:
-    """One look at all inodes, and what follows from it."""
+    """Looks at all inodes once, and acts on what it finds."""
 
     def __init__(self, parts: Parts) -> None:
         self._store = parts.store
@@ -106,7 +107,7 @@ class Recovery:
         return node.content in (Content.SLOT, Content.SPOOL) or node.keeps_synced
 
     def _entries_of(self, ino: int) -> Iterable[int]:
-        """The entry that a file is part of; none if it is there, or in a folder there, under a temporary name."""
+        """The entry that a file is part of; none if the file, or a folder above it there, has a temporary name."""
         node = self._nodes.get(ino)
         if node.entry:
             above = ino
@@ -130,7 +131,7 @@ class Recovery:
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def _take_back(self, ino: int) -> bool:
-        """Take a file back to what it was when it was synced; False if it never was, or if that is damaged."""
+        """Take a file back to its synced state; False if it was never synced, or if that state is damaged."""
         with self._nodes.change() as txn:
             node = self._nodes.get(ino)
             record = self._store.objects.record_in(txn, node.digest) if node.digest != NO_DIGEST else None
@@ -149,7 +150,7 @@ class Recovery:
         return True
 
     def _drop_entry(self, entry: int, lost: set[int]) -> None:
-        """Drop what was not synced of an entry, in one transaction: a kill leaves it gone, or for the next mount."""
+        """Drop an entry's unsynced files in one transaction: a kill leaves none of them, or all for the next mount."""
         with self._nodes.change() as txn:
             record = self._table.get(entry, txn)
             members = list(self._walk.members(entry))

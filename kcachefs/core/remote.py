@@ -33,7 +33,7 @@ class Delivery(Protocol):
         """Return once the entry is here, or once waiting for it is no longer worth it. Not in the engine's thread."""
 
     def interrupt(self) -> None:
-        """The process that asked got a signal: have `wait` return soon if that ends it, or a person wants it to end."""
+        """The asking process got a signal: have `wait` return soon if that ends it, or if a person wants it to end."""
 
     def abandon(self) -> None:
         """Nobody needs the answer: have `wait` return at once. Any thread."""
@@ -46,9 +46,9 @@ class Found(enum.Enum):
     """The answer to a question, when there is nothing to wait for."""
 
     HERE = enum.auto()
-    """It is a folder that holds entries, and is here now: look again."""
+    """The name is that of a folder that holds entries, which exists here now: look again."""
     NOWHERE = enum.auto()
-    """It does not exist, or cannot be had now: the miss is final."""
+    """The name does not exist, or cannot be fetched now: the miss is final."""
 
 
 class Remote(Protocol):

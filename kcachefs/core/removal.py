@@ -1,12 +1,12 @@
-"""Removal: takes entries and folders out of the tree, whole for everybody who looks, but holds the lock for pieces.
+"""Removal: takes entries and folders out of the tree. Others see each go as a whole, but the lock is held for pieces.
 
 An entry or folder with few names goes in one transaction. A folder with more loses its own name first, which takes
-everything in it out of sight in one step, and is then cleared out a few names at a time, with the lock let go in
-between. The kernel may still know the folder for a moment: `Lifetimes.leaving` has the folders in which no name is
-found any more. A kill leaves a folder without a name, which is an orphan; the next worker goes on with it.
+everything in it out of sight in one step, and is then cleared out a few names at a time, with the lock released in
+between. The kernel may still know the folder for a moment: `Lifetimes.leaving` lists the folders in which no name is
+found any more. A kill leaves a folder without a name, which is an orphan; the next worker finishes clearing it.
 
-A group of files has no folder of its own. One of more than `PIECE` files, such as the bytecode of a large folder, goes
-in pieces that can be seen.
+A group of files has no folder of its own. A group of more than `PIECE` files, such as the bytecode of a large folder,
+goes in visible pieces.
 
 Any thread; hold no lock.
 """
@@ -49,7 +49,7 @@ class Pace(enum.Enum):
     """How much time an eviction leaves to requests while they come: both need the interpreter."""
 
     AT_ONCE = enum.auto()
-    """No time: somebody waits for the room that it makes."""
+    """No time: somebody waits for the room that the eviction makes."""
     BRISK = enum.auto()
     """A moment after each entry."""
     GENTLE = enum.auto()
@@ -94,7 +94,7 @@ class Remover:
     def at_once(self, entry: int, names: list[Name]) -> list[Member]:
         """The part of an entry that goes in one transaction: all of it, its folder, or some files. The lock is held.
 
-        `Tree.remove_all` takes it away. If that was a folder that is not empty, `clear_out` comes after it.
+        The caller passes it to `Tree.remove_all`, and then calls `clear_out` if it is a folder that is not empty.
         """
         members = list(itertools.islice(self._walk.members(entry, names), PIECE + 1))
         if len(members) <= PIECE:
@@ -102,20 +102,20 @@ class Remover:
         return members[:PIECE] if entry >= GROUP_BASE else members[:1]
 
     def drop(self, txn: Transaction, ino: int, parent: int, name: bytes) -> None:
-        """Take away a file, or a folder with everything in it. `clear_out` comes after the transaction."""
+        """Remove a file, or a folder with everything in it. The caller calls `clear_out` after the transaction."""
         members = list(itertools.islice(self._walk.below(ino), PIECE))
         self._tree.remove_all(txn, [(ino, parent, name), *(members if len(members) < PIECE else ())])
 
     def mark_doomed(self, members: Iterable[Member]) -> None:
-        """Put those that are in use on nobody's account, once `Tree.remove_all` has removed them. The lock is held."""
+        """Mark members: those in use go on nobody's account when `Tree.remove_all` removes them. The lock is held."""
         for ino, _, _ in members:
             doom(self._nodes.get(ino))
 
     def take_rest(self, entry: int, names: list[Name], inodes: Iterable[int], *, doom: bool = False) -> None:
         """Remove the rest of an entry that did not fit into one transaction, and let go of inodes that nobody uses.
 
-        A worker that took over has to ask the kernel which those are. Until they go, their bytes count as used, and
-        other entries would go in their place.
+        A worker that took over has to ask the kernel which inodes those are. Until they go, their bytes count as used,
+        and other entries would be evicted in their place.
         """
         if entry >= GROUP_BASE:
             for start in range(PIECE, len(names), PIECE):
@@ -131,9 +131,9 @@ class Remover:
         self._lifetimes.let_go_of_many(list(unused))
 
     def clear_out(self) -> None:
-        """Remove what is in folders that were taken away, just now or by a worker that died while clearing them.
+        """Clear the folders that lost their names, just now or by a worker that died while clearing them.
 
-        One that fails does not stop the others.
+        A folder that fails does not stop the others.
         """
         failed: Exception | None = None
         for top in self._lifetimes.filled_folders():
@@ -158,7 +158,8 @@ class Remover:
     def _clear_piece(self, folders: list[tuple[int, bytes]]) -> None:
         """Remove a few names from the last of these folders, or the folder itself once it is empty.
 
-        With each is how far it was cleared, so that removed names that are not folded yet are not scanned again.
+        With each folder comes the key up to which it was cleared, so that removed names that are not folded yet are not
+        scanned again.
         """
         folder, start = folders[-1]
         with contextlib.suppress(FsError), self._nodes.change() as txn:
@@ -193,7 +194,7 @@ class Remover:
         del folders[-1:]  # another thread removed something in it
 
     def _drop_damaged(self, txn: Transaction, folder: int, key: bytes, ino: int) -> None:
-        """Take away the name of an inode whose record was damaged and set aside; fsck finds what it held."""
+        """Remove the name of an inode whose record was damaged and set aside; fsck finds the bytes that it held."""
         node = self._nodes.get(folder)
         node.size -= 1
         self._nodes.save(txn, folder, node)
@@ -206,7 +207,7 @@ class Remover:
             self.breathe(worked_seconds if pace is Pace.GENTLE else 0.0)
 
     def breathe(self, worked_seconds: float = 0.0) -> None:
-        """Let requests go first; for longer after a piece that took long, if the caller says how long."""
+        """Let requests go first, for longer after a piece that took long, if the caller says how long it took."""
         now, count = time.monotonic(), self._kernel.request_count()
         if count != self._requests:
             self._requests, self._request_seen = count, now

@@ -4,8 +4,8 @@ A worker may die between a change and its reply. The kernel then sends the reque
 out twice, it would find its own work done and fail with EEXIST or ENOENT. So each change of names is recorded in the
 transaction that makes it. One record is enough: an engine that can be resumed changes names one request at a time,
 and the requests that it took and did not answer come again before any new one. The exception is a rename that has to
-sync something first, which another thread does: if another change of names comes between such a rename and its reply,
-and the worker dies there, the caller of the rename is told that the name is gone.
+sync something first, because another thread carries it out. If another change of names comes between such a rename and
+its reply, and the worker dies before the reply, the caller of the rename gets ENOENT.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReplayGuard:
                 txn.delete(META_ANSWERED)
 
     def note(self, txn: Transaction, caller: Caller, ino: int = 0) -> None:
-        """This transaction carries out the caller's request; `ino` is the inode in its reply."""
+        """Note that this transaction carries out the caller's request; `ino` is the inode in the reply."""
         if caller.request:
             txn.put(META_ANSWERED, pack_pair(caller.request, ino))
 

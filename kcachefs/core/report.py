@@ -29,7 +29,7 @@ class Numbers(msgspec.Struct, frozen=True):
     plain_bytes: int
     """Bytes as readers see them."""
     stored_bytes: int
-    """Bytes that they take, compressed; bytes that several files share count for each of them."""
+    """Bytes that the files take, compressed; bytes that several files share count for each of them."""
     compression_ratio: float
     hits: int
     misses: int
@@ -54,7 +54,7 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     used_bytes: int
     """What the store takes on disk, everything counted."""
     unsealed_bytes: int
-    """The part of it that unsealed files take."""
+    """The part of `used_bytes` that unsealed files take."""
     max_bytes: int
     bytes_saved: int
     """How much less the store takes than its files hold; unsealed files count as holding what they take."""
@@ -64,17 +64,17 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     payload_bytes: int = 0
     """The part of `used_bytes` that holds the content of files."""
     overhead_bytes: int = 0
-    """The part that records, dictionaries and history take."""
+    """The part of `used_bytes` that records, dictionaries and history take."""
     slack_bytes: int = 0
-    """The part that holds nothing: deleted objects, and what is kept for files to come."""
+    """The part of `used_bytes` that holds nothing: deleted objects, and space kept for files to come."""
     room_bytes: int | None = None
     """Bytes that can be added before anything is evicted, by the quota and the disk; None from older daemons."""
     room_files: int | None = None
-    """The same for files; None where their number has no limit, from older daemons, and for users who see their own."""
+    """The same for files; None if their number has no limit, from older daemons, and for one user's own numbers."""
     room_bytes_of_owner: int | None = None
-    """Bytes that the mount's owner can add before entries of theirs go; None where users have no quotas."""
+    """Bytes that the mount's owner can add before their entries are evicted; None where users have no quotas."""
     room_bytes_below_ceilings: dict[str, int] = {}
-    """By namespace that has a ceiling: bytes that can be added before entries of it go."""
+    """For each namespace that has a ceiling: bytes that can be added before its entries are evicted."""
 
 
 class FleetNumbers(msgspec.Struct, kw_only=True):

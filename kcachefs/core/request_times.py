@@ -16,9 +16,9 @@ class Latency(msgspec.Struct, frozen=True):
     """How long the requests of one kind took since the worker started."""
 
     counts: list[int]
-    """How many took up to each of `BOUNDS` and longer than the one before it; the last: how many took longer."""
+    """How many took up to each of `BOUNDS` and longer than the one before it; last, how many took longer than all."""
     seconds: float
-    """All of them together."""
+    """The total time of these requests."""
 
 
 class RequestTimes:

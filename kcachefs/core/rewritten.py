@@ -15,7 +15,7 @@ from kcachefs.core.sealing import REST_SECONDS, Sealer
 
 
 class RewrittenFiles:
-    """Seals them early. For the evictor's thread."""
+    """Seals rewritten files early. For the evictor's thread."""
 
     def __init__(self, sealer: Sealer, room: Room) -> None:
         self._sealer = sealer
@@ -23,10 +23,11 @@ class RewrittenFiles:
         self._not_before = 0.0
 
     def seal(self) -> None:
-        """Seal those that rest, if the disk has room for them until their old bytes are given back.
+        """Seal the files that rest, if the disk has room for them until their old bytes are given back.
 
-        Not a file with a write that waits: the write would unseal it at once, and so would each further one.
-        Not at every turn: one that fails would be read again and again. The chore that seals quiet files logs why.
+        Skips a file that a write waits for: the write would unseal it at once, and so would each further write.
+        Does not run at every turn: a file that fails would be read again and again. The chore that seals quiet files
+        logs why it fails.
         """
         if time.monotonic() < self._not_before:
             return

@@ -1,8 +1,9 @@
 """Room: how far the store is over its limits, and whether writes have to wait or fail.
 
-Between two turns of the evictor the total can overshoot the quota by what is written in that time. So while a limit is
-exceeded each write waits for the evictor, however slow the machine is, off the thread that answers requests. It fails
-only when the evictor is certain that nothing can be evicted.
+Between two turns of the evictor the total can overshoot the quota by what is written in that time. So while the quota
+is exceeded, or the disk has less than `min_free` left, each write waits for the evictor, off the thread that answers
+requests. It waits long enough even for a slow machine, and is refused only when the evictor is certain that nothing can
+be evicted.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 0.05
 WAIT_WHEN_FULL_SECONDS = 30.0
+"""How long a write waits for room at most."""
 HARDLY_FREE = 0.5
-"""When less than this part of `min_free` is left, writes wait up to `WAIT_WHEN_FULL_SECONDS`: the rest is for names and
-the journal."""
+"""When less than this part of `min_free` is left, the disk is nearly full: the evictor then frees space before it seals
+more files, and seals no rewritten ones. The rest is for names and the journal."""
 
 ENOUGH_FREE = 1.1
 """A shortage is over at this many times `min_free`: eviction stops near that, and each turn would log a change."""
@@ -48,7 +50,7 @@ class Room:
         self._is_short = False
         self.has_room = threading.Event()
         self.has_room.set()
-        """Cleared while a limit is exceeded: then writes wait a moment, so that eviction can keep up with them."""
+        """Cleared while the quota is exceeded, or less than `min_free` is left: writes then wait for eviction."""
         self.is_full = False
         """The quota is exceeded and nothing can be evicted: writing has to fail."""
         self.exhausted: frozenset[int] = frozenset()
@@ -63,11 +65,11 @@ class Room:
     # --- what happened ------------------------------------------------------------------------------------------------
 
     def set_limits(self, limits: Limits) -> None:
-        """From now on these limits hold."""
+        """Apply these limits from now on."""
         self.limits = limits
 
     def note_full(self, is_full: bool) -> None:
-        """Whether the evictor is certain that the quota is exceeded and nothing can be evicted."""
+        """Note whether the evictor is certain that the quota is exceeded and nothing can be evicted."""
         self.is_full = is_full
 
     def note_exhausted(self, accounts: Iterable[int]) -> None:
@@ -79,7 +81,7 @@ class Room:
         self.above_fair_share = frozenset(accounts)
 
     def bar(self, accounts: Iterable[int]) -> None:
-        """These accounts, and no others, hold more than an equal part of a full store and write no more."""
+        """Bar these accounts, and no others, from writing: they hold more than an equal part of a full store."""
         self.barred = frozenset(accounts)
 
     # --- what is left -------------------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ class Room:
         return self.has_room.is_set() or (not self.is_full and self.has_room.wait(WAIT_WHEN_FULL_SECONDS))
 
     def holds_much_unsealed(self) -> bool:
-        """Whether small files that wait to be compressed take so much of a limit that entries would go for them."""
+        """Whether small files that wait to be compressed take so much of a limit that entries would be evicted."""
         limits = self.limits
         least = min(limits.max_size, limits.max_size_per_uid or limits.max_size)
         return self._store.slots.allocated_bytes() > max(UNSEALED_LEAST, least // UNSEALED_PART)

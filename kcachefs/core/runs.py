@@ -2,14 +2,14 @@
 
 A run is the oldest ancestor process that uses the mount, with all processes below it: a training script and the
 compilers that it starts are one run. A process is looked up in /proc when it first makes or hits an entry, while it
-waits for its answer: many are short-lived, and on a busy machine gone before another thread gets to look. What that
-means for the runs is worked out by a thread of its own.
+waits for its answer: many processes are short-lived, and on a busy machine they are gone before another thread gets to
+look. A separate thread works out what that means for the runs.
 
 A process may turn out later to have an ancestor that uses the mount as well. Then the ancestor takes the run over; if
 it takes over several, they become one.
 
-The last runs are in a ring file, so that a worker that takes over recognizes the processes that are still there.
-`_lock` guards all of it but `_known`.
+The last runs are in a ring file, so that a worker that takes over recognizes the processes that still exist. `_lock`
+guards everything about runs, but not `_known`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _REMEMBERED = 2048
 _COUNTED = 256
-"""Runs whose counts are kept in memory; those of others are read when they are needed."""
+"""Runs whose counts are kept in memory; the counts of other runs are read when they are needed."""
 _RECHECK_SECONDS = 5.0
 """How long a thread's number is trusted to mean the same thread."""
 _PATIENCE_SECONDS = 1.0
@@ -47,7 +47,7 @@ _WAITING = 1024
 
 @dataclass(slots=True)
 class Covered:
-    """The time in which a graph was compiled by a run: the kernels made in it are part of the graph."""
+    """The time in which a run compiled a graph: the kernels made in that time are part of the graph."""
 
     run: int
     began: int
@@ -83,7 +83,7 @@ class Runs:
         self._queue: queue.SimpleQueue[tuple[int, Story | None]] = queue.SimpleQueue()
         self._asked = self._answered = 0
         self.latest = 0
-        """The thread that was seen last since the last flush: whoever sees it again need not call `seen`."""
+        """The last thread seen, 0 after a flush: a caller that sees the same thread again need not call `seen`."""
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._by_process: BoundedDict[Process, int] = BoundedDict(_REMEMBERED)
@@ -96,7 +96,7 @@ class Runs:
     # --- who asks: the catalog's lock is held -------------------------------------------------------------------------
 
     def seen(self, thread: int) -> None:
-        """A thread makes or hits an entry. Quick except the first time: its process is looked up while it is there."""
+        """A thread makes or hits an entry. Quick except the first time: its process is looked up while it runs."""
         self.latest = thread
         known, now = self._known.get(thread), time.monotonic()
         is_known = known is not None and now - known.asked <= _RECHECK_SECONDS
@@ -132,7 +132,7 @@ class Runs:
         self._thread.start()
 
     def catch_up(self) -> None:
-        """Wait, but not for long, until every process that was seen is looked up. Hold no lock."""
+        """Wait, but not for long, until every process that was seen has been looked up. Hold no lock."""
         if self._thread is None:
             with contextlib.suppress(queue.Empty):
                 while True:
@@ -226,7 +226,7 @@ class Runs:
     # --- counting -----------------------------------------------------------------------------------------------------
 
     def add(self, run: int, **counts: int) -> None:
-        """Add to what a run has counted, by the names of `RunRecord`. Does nothing if the run is unknown."""
+        """Add to the counts of a run, given by their names in `RunRecord`. Does nothing if the run is unknown."""
         with self._lock:
             found = self._get(self.current(run)) if run else None
             if found is not None:
@@ -282,7 +282,7 @@ class Runs:
         except (KcachefsError, OSError) as error:
             log.debug("run %d was not written: %s", number, error)
 
-    # --- telling ------------------------------------------------------------------------------------------------------
+    # --- reporting ----------------------------------------------------------------------------------------------------
 
     def all(self, uid: int | None, reader: int) -> list[RunInfo]:
         """Every run, or those of one user, the oldest first. Command lines are for root and the program's own user."""

@@ -2,7 +2,7 @@
 
 A file that was written is queued and sealed when it has rested. A file that is written again after it was sealed is
 *mutable*: it is left alone until it has been quiet for long. The engine's thread adds to the queue; the sealer, the
-evictor and whoever settles a mount take from it. Users take turns, so that nobody waits behind what another wrote.
+evictor and the code that settles a mount take from it. Users take turns, so that nobody waits behind another's files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import Inode
 
 QUEUE_MAX = 16384
-"""When this many files wait, some are sealed whatever else is going on, of the user who has most of them. Writing that
+"""When this many files wait, files of the user who has most of them are sealed whatever else is going on. Writing that
 many takes some three seconds; a burst that had to share the interpreter with the sealer before its end took twice as
 long (benchmarks/README.md)."""
 PATIENCE_SECONDS = 10.0
@@ -29,7 +29,7 @@ class SealQueue:
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
         self._waiting: dict[int, deque[tuple[int, float]]] = {}
-        """By owner, the one whose turn is next first: files, and since when each has not changed."""
+        """Files, and since when each has not changed, by owner. The owner whose turn is next comes first."""
         self._queued: set[int] = set()
         self.mutable: set[int] = set()
         self._sealing: dict[int, bool] = {}
@@ -150,7 +150,7 @@ class SealQueue:
         self._sealing.pop(ino, None)
 
     def statistics(self) -> dict[str, int]:
-        """Takes no lock: it is asked when something hangs."""
+        """Takes no lock: it is called when something hangs."""
         return {
             "waiting_for_sealing": len(self._queued),
             "longest_waiting_s": round(self._longest_seconds()),

@@ -1,7 +1,7 @@
 """Sealing: turns files that have rested into objects, while requests go on and readers are still served.
 
 The clock says when a file rests, not its last close: a kernel that need not send OPEN sends no RELEASE either, not even
-for what it CREATEd. An engine that is told of opens counts handles, and then a file is not sealed while it is open.
+for what it CREATEd. An engine that receives OPEN counts handles, and then a file is not sealed while it is open.
 
 Bytes are hashed here and not as they are written: they have to be read anyway to be compressed, and the thread that
 answers requests has better things to do. Small files are sealed a few at a time, in one transaction. Several threads
@@ -41,7 +41,7 @@ TOGETHER_MAX = 8
 FULL_SECONDS, FULL_MOST_SECONDS = 0.5, 4.0
 """How long sealing pauses after a full disk, at first and at most: each attempt uses up numbers and space."""
 SMALL = FRAME_SIZE
-"""Larger files are sealed alone: the others of a transaction would wait until they are stored."""
+"""Larger files are sealed alone: the other files of a transaction would wait until the large ones are stored."""
 FINISH_SECONDS = 5.0
 
 
@@ -73,11 +73,11 @@ class Sealer:
         self._queue = queue
         self._lock = store.catalog.lock
         self._together = TOGETHER_MAX
-        """Fewer on a full disk: what is stored and then cannot be linked takes the last of its room."""
+        """Files sealed at a time. Fewer on a full disk: bytes stored and then not linked take the last of its room."""
         self._pause, self._not_before = FULL_SECONDS, 0.0
 
     def queue_unsealed(self) -> None:
-        """At mount: what an earlier daemon left unsealed is sealed now, or watched until it is quiet."""
+        """At mount: queue the files that an earlier daemon left unsealed; watch mutable ones until they are quiet."""
         for ino, node in self._unsealed.files():
             if node.flags & Inode.MUTABLE:
                 self._queue.mutable.add(ino)
@@ -98,7 +98,7 @@ class Sealer:
         return self._queue.is_pressing()
 
     def seal_waiting(self, until: float, is_enough: Callable[[], bool]) -> None:
-        """Seal what waits even if it has not rested, until `until` or until `is_enough`: the quota is near."""
+        """Seal waiting files even if they have not rested, until `until` or until `is_enough`: the quota is near."""
         waiting = len(self._queue)
         while waiting > 0 and time.monotonic() < until and (taken := self.seal_next(0)):
             waiting -= taken
@@ -149,7 +149,7 @@ class Sealer:
         return taken
 
     def _put_back(self, inos: list[int], now: float) -> None:
-        """Queue again what could not be sealed."""
+        """Queue again the files that could not be sealed."""
         for ino in inos:
             with contextlib.suppress(FsError):
                 node = self._nodes.get(ino)
@@ -157,7 +157,7 @@ class Sealer:
                     self._queue.add(ino, now, node.uid)
 
     def _seal_together(self, inos: Sequence[int]) -> Exception | None:
-        """Seal all of these. One that fails does not stop the others; returns why the first one did."""
+        """Seal all of these files. One that fails does not stop the others; returns the first error."""
         if len(inos) > 1:
             try:
                 self._try_together(inos)
@@ -203,7 +203,7 @@ class Sealer:
             raise full
 
     def finish(self) -> None:
-        """Wait for what other threads are sealing, but not for long: a large file takes its time."""
+        """Wait for the files that other threads are sealing, but not for long: a large file takes its time."""
         until = time.monotonic() + FINISH_SECONDS
         while self._queue.is_any_being_sealed() and time.monotonic() < until:
             time.sleep(0.002)
@@ -219,7 +219,7 @@ class Sealer:
         return total
 
     def seal_of(self, uid: int, entries: Collection[int]) -> None:
-        """Seal what waits of one user's files, and of these entries, even if it has not rested."""
+        """Seal the waiting files of one user and of these entries, even if they have not rested."""
         for ino in self._queue.waiting():
             try:
                 node = self._nodes.get(ino)
@@ -253,7 +253,7 @@ class Sealer:
     def seal(self, ino: int, condition: Callable[[int], bool] = lambda ino: True) -> bool:
         """Turn a file into an object. False if it changed during that, or cannot be sealed.
 
-        `condition` is asked under the lock: what is sealed is the file for which it was true.
+        `condition` is evaluated under the lock: the file is sealed in the state for which it was true.
         """
         while True:
             one = self._begin(ino, condition)
@@ -326,7 +326,7 @@ class Sealer:
                 self._store.objects.settle(staged)
 
     def statistics(self) -> dict[str, int]:
-        """What is unsealed. Takes no lock: it is asked when something hangs."""
+        """The numbers of unsealed files. Takes no lock: it is called when something hangs."""
         return {**self._queue.statistics(), "open_spool_files": self._unsealed.open_count}
 
 
@@ -336,7 +336,7 @@ def _is_unsealed(node: Inode) -> bool:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether what failed may succeed later: too few descriptors, a disk that fails; but not bytes that are lost."""
+    """Whether a retry may succeed: yes after too few descriptors or a disk error, no if bytes are lost."""
     return not isinstance(error, ObjectDamaged | ObjectMissing | RecordDamaged)
 
 

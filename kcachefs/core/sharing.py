@@ -31,7 +31,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
     idmap: bool = False
     """The mount may be bound with other user ids (mount --bind -o X-mount.idmap=…).
 
-    The kernel then names the user who creates something, and nobody for other requests: `.kcachefs` shows no numbers.
+    The kernel then names a user only in requests that create something, so `.kcachefs` shows no numbers.
     """
 
     @property
@@ -39,7 +39,7 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.uid is None and self.gid is None and self.umask is None)
 
     def is_writer(self, caller: Caller) -> bool:
-        """Whether a caller is among the writers. /proc has its other groups, as long as it waits for us."""
+        """Whether a caller is among the writers. /proc shows its other groups while the process waits for us."""
         if caller.uid in self.writer_uids or caller.gid in self.writer_gids:
             return True
         return bool(self.writer_gids) and caller.pid > 0 and not groups_of(caller.pid).isdisjoint(self.writer_gids)

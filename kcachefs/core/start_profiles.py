@@ -3,8 +3,8 @@
 A start is the first two minutes of a run. What the run hits or makes in that time is kept under the name of the
 command, in the order of use, in a ring file of the store.
 
-A name is what `kcachefs run --name` says, else the script of the command line. Each user has their own names, so
-that nobody spoils the profile of another. `_lock` guards the names and the file.
+The name of a command is the one that `kcachefs run --name` gives, else the script of the command line. Each user has
+their own names, so that nobody spoils the profile of another. `_lock` guards the names and the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REMEMBERED = 64
 
 @dataclass(slots=True)
 class _Start:
-    """A start that is going on."""
+    """A start in progress."""
 
     name_hash: bytes
     until: int
@@ -88,7 +88,7 @@ class StartProfiles:
             start.is_changed = True
 
     def flush(self) -> None:
-        """Write down the starts that went on since the last time, followed by what else their last starts read."""
+        """Save each start that used more entries since the last flush, then what its name's earlier starts read."""
         with self._lock:
             for start in [one for one in list(self._starts.values()) if one.is_changed]:
                 start.is_changed = False
@@ -98,7 +98,7 @@ class StartProfiles:
                     self._put(ProfileRecord(start.name_hash, time.time_ns(), array("Q", newest).tobytes()))
 
     def entries_of(self, name: str, uid: int = 0) -> list[int]:
-        """What a user's last starts of this name read, in order; entries may be gone by now."""
+        """The entries that a user's last starts of this name read, in order; some may be gone by now."""
         return self.entries_under(hash_of(name, uid))
 
     def entries_under(self, name_hash: bytes) -> list[int]:

@@ -1,10 +1,10 @@
-"""fsync(2): when it returns, the file survives a power cut, and with it whatever is complete in its entry.
+"""fsync(2): when it returns, the file survives a power cut, and with it every complete file of its entry.
 
 A synced file is an object in a synced volume, like any sealed file, and has the mark SYNCED. When it is written again,
-its inode keeps that object (`unsealed.py`), so that there is something to go back to. It keeps it until the file is
-sealed or synced again, and the bytes that replace it are on the disk.
+its inode keeps that object (`unsealed.py`), so that there is something to go back to. The inode keeps the object until
+the file is sealed or synced again and the bytes that replace the object are on the disk.
 
-An entry is whole or absent, so a sync extends to the other files of the entry. Exempt are those that somebody may be
+An entry is whole or absent, so a sync extends to the other files of the entry. It leaves out files that somebody may be
 in the middle of writing: files under temporary names, and files that were written moments ago and not renamed since.
 
 Programs that keep a cache hardly ever call fsync, so this may cost as much as sealing does: it compresses the file.
@@ -75,9 +75,10 @@ class Syncer:
         self._store.sync()
 
     def before_rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes) -> None:
-        """If a rename will replace a synced file, have the bytes of what takes its place on the disk before its name.
+        """If a rename will replace a synced file, bring the new file's bytes to the disk before its name.
 
-        Otherwise a power cut could leave neither. The same goes for the other files of the entry that it joins.
+        Otherwise a power cut could leave neither file. The same goes for the other files of the entry that the new file
+        joins.
         """
         found = self._to_secure(parent, name, new_parent, new_name)
         if found is not None:
@@ -100,10 +101,10 @@ class Syncer:
         return None
 
     def _secure(self, ino: int, entry: int) -> None:
-        """Store what a file holds now as an object, seal what is complete in the entry, then mark them all as synced.
+        """Store a file's present bytes as an object, seal the entry's complete files, then mark all of them as synced.
 
-        The marks are set in one transaction, after the bytes of all of them are on the disk: a power cut finds all of
-        the marks or none, and none without its bytes. What is left to do is to sync the journal.
+        The marks are set in one transaction, after the bytes of all these files are on the disk: a power cut finds all
+        of the marks or none, and none without its bytes. After that, only the journal is left to be synced.
         """
         for tries_left in reversed(range(_TRIES)):
             others = self._others(ino, entry) if entry else []
@@ -152,7 +153,7 @@ class Syncer:
         return not _is_sealed(node) or node.digest != sealed.get(ino)
 
     def _mark(self, txn: Transaction, ino: int, sealed: dict[int, bytes]) -> None:
-        """Mark a file as synced, and with it those others that are what they were when they were synced."""
+        """Mark a file as synced, and with it those other files that have not changed since they were synced."""
         for one in {ino, *sealed}:
             with contextlib.suppress(FsError):  # it is gone
                 node = self._nodes.get(one)
@@ -187,21 +188,21 @@ class Syncer:
     def _is_complete(self, ino: int) -> bool:
         """Whether nobody seems to be in the middle of writing a file. The lock is held."""
         node = self._files.attributes(ino)
-        # A write sets both times to the same. What comes after the last one, a rename above all, sets only ctime.
+        # A write sets both times to the same value. A change after the last write, above all a rename, sets only ctime.
         is_done = node.content == Content.OBJECT or (node.ctime > node.mtime and node.content != Content.NONE)
         return is_done or node.ctime < time.time_ns() - int(REST_SECONDS * 1e9)
 
     def _seal(self, ino: int, condition: Callable[[int], bool]) -> None:
         with contextlib.suppress(FsError):  # it is gone
             while not self._sealer.seal(ino, condition) and self._queue.is_being_sealed(ino):
-                time.sleep(0.001)  # by another thread, which may find that the file has changed since
+                time.sleep(0.001)  # another thread is sealing it, and may find that it has changed since
 
     # --- a file that others go on writing -----------------------------------------------------------------------------
 
     def _snapshot(self, ino: int, node: Inode) -> Snapshot | None:
         """What an unsealed file holds at this moment; None if it cannot be an object. The lock is held.
 
-        Whoever writes to a spool file announces it under the lock, so the file stands still once all of them are done.
+        Every write to a spool file is announced under the lock, so the file stands still once all of them are done.
         """
         if node.content != Content.SPOOL:
             data = self._unsealed.read_slot(node, 0, node.size) if node.content == Content.SLOT else b""
@@ -225,10 +226,10 @@ class Syncer:
         return snapshot
 
     def _keep(self, ino: int, snapshot: Snapshot, sealed: dict[int, bytes]) -> bool:
-        """Store a snapshot, and have the file keep it while others go on writing. False if it must be stored again."""
+        """Store a snapshot, which the inode keeps while others go on writing. False if it must be stored again."""
         staged = snapshot.stage()
         try:
-            self._store.volumes.sync()  # before anything says that what was kept until now is no longer needed
+            self._store.volumes.sync()  # before anything says that the old object is no longer needed
             with self._nodes.change() as txn:
                 node = self._nodes.get(ino)
                 if node.nlink == 0:
@@ -257,7 +258,7 @@ def _is_sealed(node: Inode) -> bool:
 
 
 class Snapshot:
-    """What a file held at some moment: its bytes, or a copy of them in a spool file that goes with the scope."""
+    """The content of a file at some moment: its bytes, or a copy in a spool file that is recycled on exit."""
 
     def __init__(self, store: Store, mtime: int, data: bytes = b"", copy: SpoolFile | None = None) -> None:
         self._store = store
@@ -266,7 +267,7 @@ class Snapshot:
         self._copy = copy
 
     def stage(self) -> Staged | None:
-        """Put it into a volume; None for an empty file."""
+        """Put the content into a volume; None for an empty file."""
         if self._copy is not None and os.fstat(self._copy.fd).st_size:
             return self._store.objects.stage_file(self._copy.fd)
         return self._store.objects.stage(self._data) if self._data else None

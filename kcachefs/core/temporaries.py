@@ -14,11 +14,11 @@ from kcachefs.store.catalog import Transaction
 from kcachefs.store.records import number_of, pack_pair, temporary_key, unpack_pair
 
 _KNOWN_NS = 1_000_000_000
-"""How long a thread's process is remembered: whoever makes one file usually makes many."""
+"""How long a thread's process is remembered: a thread that makes one file usually makes many."""
 
 
 class Temporaries:
-    """What is under a temporary name; few inodes at any time."""
+    """The inodes under temporary names, which are few at any time."""
 
     def __init__(self, store: Store) -> None:
         self._catalog = store.catalog
@@ -48,7 +48,7 @@ class Temporaries:
             txn.delete(temporary_key(ino))
 
     def writer_of(self, ino: int) -> tuple[int, int] | None:
-        """Since when, in nanoseconds, and by which process (0: not visible here) an inode is written; else None."""
+        """When a process began to write an inode, in nanoseconds, and which (0: not visible here); None for others."""
         raw = self._catalog.get(temporary_key(ino))
         return unpack_pair(raw) if raw is not None else None
 

@@ -49,7 +49,7 @@ RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 DOT, DOTDOT = 1, 2
 """Cookies of `.` and `..`; those of names are larger."""
 COOKIE_END = 1 << 63
-"""The cookies of names are smaller."""
+"""All cookies of names are smaller than this."""
 
 Row = tuple[int, bytes, int, int]
 """A name in a listing: cookie, name, inode, type."""
@@ -122,7 +122,7 @@ class Tree:
     def create(
         self, caller: Caller, parent: int, name: bytes, mode: int, rdev: int = 0, target: bytes = b""
     ) -> tuple[int, Inode]:
-        """A new inode of any type, the caller's, under a new name. EEXIST when the name is taken."""
+        """Make an inode of any type, owned by the caller, under a new name. EEXIST if the name is taken."""
         check_name(name)
         if len(target) > TARGET_MAX:
             raise FsError(errno.ENAMETOOLONG)
@@ -208,7 +208,7 @@ class Tree:
         return ino
 
     def remove(self, txn: Transaction, parent: int, name: bytes, ino: int, node: Inode) -> None:
-        """Take a name away, and the inode with its last one; a folder with all that is in it (see `removal.py`)."""
+        """Remove a name, and with its last name the inode; a folder goes with everything in it (see `removal.py`)."""
         now = time.time_ns()
         folder = self._nodes.get(parent)
         if node.is_dir and folder.nlink:
@@ -223,7 +223,7 @@ class Tree:
         self._lifetimes.drop_name(txn, ino, node)
 
     def remove_all(self, txn: Transaction, members: list[tuple[int, int, bytes]]) -> None:
-        """Remove what a walk found, as (inode, folder, name): what is in a folder before the folder."""
+        """Remove the members that a walk found, as (inode, folder, name): a folder goes after everything in it."""
         nodes = {ino: self._nodes.get(ino) for ino, _, _ in members}
         # Together: one by one, each would change the counts of its entry again.
         going = [(ino, one) for ino, one in nodes.items() if one.content == Content.OBJECT and one.nlink == 1]
@@ -315,7 +315,7 @@ class Tree:
         nodes.save(txn, ino, node)
 
     def _make_way(self, txn: Transaction, node: Inode, new_parent: int, new_name: bytes, other: int) -> Standing | None:
-        """Remove what a rename replaces. Returns what its entry had gained if that went with it."""
+        """Remove the inode that a rename replaces. Returns what its entry had gained, if the entry went with it."""
         replaced = self._nodes.get(other)
         if node.is_dir and not replaced.is_dir:
             raise FsError(errno.ENOTDIR)

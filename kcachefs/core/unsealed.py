@@ -3,11 +3,11 @@
 What a write acknowledged survives this process: the bytes by a pwrite; the size and times of a slot by a record in the
 journal, those of a spool file by the file itself.
 
-The catalog's lock guards which bytes belong to which file. A slot is written under it. A spool file is written without
-it, after that was announced in `SpoolFile.changing`, so that the file is not sealed meanwhile.
+The catalog's lock guards which bytes belong to which file. A slot is written under the lock. A spool file is written
+without it, but the write is announced first in `SpoolFile.changing`, so that the file is not sealed meanwhile.
 
 After a power cut none of these bytes can be trusted. So a file that was synced, and is written again, keeps the object
-that it was when it was synced (`Inode.keeps_synced`), and `recovery.py` goes back to that.
+that it was when it was synced (`Inode.keeps_synced`), and `recovery.py` goes back to that object.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SpoolFile:
         self.retimed = False
         """Its times were set explicitly: the next write has to replace them in the inode, too."""
         self.changing: list[None] = []
-        """One for each thread that is about to change it, or is changing it: while there is any, it is not sealed.
+        """One item per thread that is changing the file, or is about to: until the list is empty, it is not sealed.
 
         Appended under the lock and popped without it: a list allows that, a number does not.
         """
@@ -178,7 +178,7 @@ class Unsealed:
         spool = self._open.get(ino)
         if spool is None:
             with self._lock:
-                node = self._nodes.get(ino)  # the caller's may have left the cache, and been sealed since
+                node = self._nodes.get(ino)  # the caller's object may have left the cache, and the file been sealed
                 if node.content != Content.SPOOL:
                     return None
                 spool = self._open.get(ino)
@@ -187,7 +187,7 @@ class Unsealed:
         return spool
 
     def hold_spool(self, txn: Transaction, ino: int, spool: SpoolFile) -> None:
-        """A spool file becomes a file's in this transaction."""
+        """Give a spool file to a file in this transaction."""
         txn.put(spool_key(spool.number), pack_number(ino))
         txn.undo(lambda: self._open.pop(ino, None))
         self._open[ino] = spool
@@ -209,7 +209,7 @@ class Unsealed:
         self._reserved_spool = 0
 
     def fill(self, spool: SpoolFile, offset: int, data: bytes | memoryview) -> int:
-        """Write all of it: a disk that is nearly full takes a part, and refuses the rest at the next try."""
+        """Write all of the data: a disk that is nearly full takes a part, and refuses the rest at the next try."""
         try:
             written = os.pwrite(spool.fd, data, offset)
             while written < len(data):
@@ -221,9 +221,9 @@ class Unsealed:
     # --- all of them --------------------------------------------------------------------------------------------------
 
     def let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> bytes:
-        """Whatever held a file's bytes lets go of them. The caller says where they are now, and saves the inode.
+        """Release whatever held a file's bytes. The caller sets where they are now, and saves the inode.
 
-        Returns the digest that the inode has to have from now on: that of what it keeps, if it was synced.
+        Returns the digest that the inode has to have from now on: that of the object that it keeps, if it was synced.
         """
         if node.content == Content.OBJECT:
             self._counts.uncount(txn, node, gone=gone)
@@ -271,13 +271,13 @@ def set_content(node: Inode, content: int, *, number: int = 0, digest: bytes = N
 
 
 def keep_synced(node: Inode) -> None:
-    """A synced file is about to change: its inode keeps the object that it was until now, or that it was empty."""
+    """A synced file is about to change: its inode keeps the object that it was, or the fact that it was empty."""
     if node.content in (Content.OBJECT, Content.NONE) and not node.target:
         node.target = pack_time(node.mtime)
 
 
 def refresh(node: Inode, spool: SpoolFile) -> None:
-    """Take a file's size and times from its spool file, unless it was sealed just now: then they are no longer there.
+    """Take a file's size and times from its spool file, unless it was sealed just now: then the spool file has neither.
 
     Callers need no lock: between the check and the assignments the interpreter gives no other thread a turn.
     """

@@ -1,8 +1,8 @@
-"""Who loses entries when users have quotas: those above their own quota, and in a full store those above an equal part.
+"""Whose entries go when users have quotas: those of users above their quota or, in a full store, above an equal part.
 
-Called by the evictor, in its thread. Only the user's own entries go, in the order of their last use. When a user is
-above the quota with entries that somebody keeps open, these lose their names: otherwise whoever opens a user's entries
-could use up that user's quota with them. For the same reason entries in use take at most half of a quota.
+Called by the evictor, in its thread. Only the user's own entries go, in the order of their last use. When entries that
+somebody keeps open put a user above the quota, these entries lose their names: otherwise anybody could use up another
+user's quota by opening that user's entries. For the same reason entries in use take at most half of a quota.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 HIGH_WATER, LOW_WATER = 0.95, 0.90
 """Parts of a limit at which eviction begins, and to which it works down."""
 DOOMED_PART = 1 / 8
-"""The part of the quota of the whole that entries may take which were evicted while somebody had them open."""
+"""The part of the whole store's quota that may go to entries which were evicted while somebody had them open."""
 COUNT_SECONDS = 0.05
 """How long a turn counts what users hold, if the mount did not finish counting when it started."""
 
@@ -30,22 +30,22 @@ class EvictionActions(Protocol):
     """What the evictor does for this module."""
 
     def evict_oldest(self, account: int, over: int, *, is_within: bool) -> bool:
-        """Evict the oldest entries of an account that are not in use, to free that many bytes; whether any went."""
+        """Evict the oldest entries of an account that are not in use, to free that many bytes; returns if any went."""
 
     def in_use_of(self, account: int) -> list[int]:
         """The entries of an account that were found in use when they were to be evicted, least recently used first."""
 
     def evict(self, entry: int, *, why: str, doom: bool) -> bool:
-        """Take one entry, for this reason; `doom`: even if it is in use, which puts it on nobody's account."""
+        """Evict one entry, for this reason; `doom`: even if it is in use, which charges it to nobody's account."""
 
     def anything_left(self, accounts: set[int]) -> bool:
         """Whether any entry of these accounts can be evicted, now or later."""
 
     def seal(self, until: float) -> None:
-        """Seal what waits, so that it can be evicted."""
+        """Seal waiting files, so that they can be evicted."""
 
     def has_lasted(self, what: object, seems: bool) -> bool:
-        """Whether that has seemed so for long enough."""
+        """Note whether something seems so now; returns whether it has seemed so for long enough."""
 
 
 class UserEviction:
@@ -91,7 +91,7 @@ class UserEviction:
         return self._accounts.total(account) + self._accounts.wanted(account)
 
     def _doom(self, account: int, over: int) -> bool:
-        """Evict entries in use. Their bytes stay on nobody's account, which is bounded, until they are let go.
+        """Evict entries in use. Their bytes stay on nobody's account, which is bounded, until nobody uses them.
 
         Returns whether any went.
         """
@@ -106,7 +106,7 @@ class UserEviction:
         return went > 0
 
     def _cost(self, entries: list[int]) -> int:
-        """What entries cost, with what is not sealed."""
+        """What entries cost, unsealed files included."""
         inodes = (ino for entry in entries for ino, _, _ in self._walk.members(entry, self._walk.top_names(entry)))
         return sum(map(self._accounts.cost, inodes))
 
@@ -119,16 +119,16 @@ class UserEviction:
         return above_equal_part(held, self._room.limits.max_size)
 
     def others_in_turn(self, above: set[int]) -> set[int]:
-        """Who may lose entries if those above an equal part have none left: whoever waits to write, for their own sake.
+        """The accounts that lose entries if those above an equal part have none left: those that wait to write.
 
-        Once that has lasted, those above an equal part cannot write.
+        They lose entries for their own sake. Once this has lasted, accounts above an equal part cannot write.
         """
         if self._evictor.has_lasted("those above an equal part", True):
             self._room.bar(above)
         return {self._accounts.of(uid) for _, uid in list(self._room.waiting)}
 
     def let_all_write(self) -> None:
-        """There is room, or those above an equal part make some: bar nobody."""
+        """Bar nobody: there is room, or accounts above an equal part can make some."""
         self._evictor.has_lasted("those above an equal part", False)
         self._room.bar(())
 

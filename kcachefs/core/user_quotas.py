@@ -1,10 +1,10 @@
 """Quotas per user: a write that would exceed `--max-size-per-uid` waits for the evictor, and is refused if that fails.
 
 A write waits, off the thread that answers requests, until the evictor has made room among the owner's own entries, and
-gets EDQUOT if it cannot. A request that makes a name cannot wait, so it may exceed the quota by `SLACK` of it.
+fails with EDQUOT if the evictor cannot. A request that makes a name cannot wait, so it may exceed the quota by `SLACK`.
 
-Nobody spends another's quota: only the file's owner, root and the mount's owner can make it cost more. Others can write
-within its size, and `FREE_BYTES` in any case, which is more than a lock needs.
+Nobody spends another's quota: only the file's owner, root and the mount's owner can make a file cost more. Others can
+write within its size, and up to `FREE_BYTES` in any case, which is more than a lock needs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class UserQuotas:
     # --- names: they cannot wait --------------------------------------------------------------------------------------
 
     def check_new(self, caller: Caller, size: int = 0) -> None:
-        """The caller is about to make an inode; `size`: of a symbolic link's target."""
+        """The caller is about to make an inode; `size` is that of a symbolic link's target."""
         self._check_at_once(self.accounts.of(caller.uid), INODE_BYTES + 2 * size)
 
     def check_link(self, caller: Caller, ino: int) -> None:
@@ -83,7 +83,7 @@ class UserQuotas:
     # --- bytes: they wait ---------------------------------------------------------------------------------------------
 
     def authorize_write(self, caller: Caller, ino: int, end: int) -> None:
-        """Refuse a write up to `end` that waiting would not help."""
+        """Refuse a write up to `end` if waiting would not help it."""
         node = self._files.attributes(ino)
         growth = self._growth(node, max(end, node.size))
         if growth > 0:
@@ -142,7 +142,7 @@ class UserQuotas:
                 time.sleep(WAIT_SECONDS)
 
     def check_barred(self, uid: int) -> None:
-        """Refuse to let files grow whose owner holds more than an equal part of a full store."""
+        """Refuse to let this user's files grow if the user holds more than an equal part of a full store."""
         self._check_barred(self.accounts.of(uid))
 
     def _check_barred(self, account: int) -> None:

@@ -51,7 +51,7 @@ class Walk:
                     folders.append(child)
 
     def _names_in(self, folder: int) -> Iterator[tuple[int, bytes]]:
-        """A folder's inodes and names, a few at a time: whoever needs only some does not wait for all."""
+        """A folder's inodes and names, a few at a time: a caller that needs only some does not wait for all."""
         start = b""
         while rows := self._catalog.scan(names_prefix(folder), start, _BATCH):
             found = [(unpack_name(raw)[0], name_of(key)[1]) for key, raw in rows]

@@ -62,7 +62,7 @@ def compile_program(
 
 @functools.cache
 def compiler_version() -> str:
-    """The compiler with its exact build, which is read from its output: its version call does not give it."""
+    """The compiler with its exact build, read from its output: its version call does not return the build."""
     major, minor = _checked(nvrtc.nvrtcVersion())
     probe = compile_program(b"", ["--gpu-architecture=compute_90"], want_cubin=False)
     build = b"; ".join(_BUILD.findall(probe.ptx)).decode()

@@ -23,7 +23,7 @@ from kcachefs.keys.programs import OptionOrder, program_key
 
 _ARCH = re.compile(r"(sm|compute)_(\d+)([af]?)")
 _ARCH_OPTION = re.compile(r"(?:-arch|--gpu-architecture)(?:=|$)")
-# With `--pch` NVRTC takes the header that it compiled before, though the text may have changed since.
+# With `--pch`, NVRTC reuses the header that it compiled before, though the text may have changed since.
 _WRITES_PCH = re.compile(r"--?(?:pch$|create-pch(?:=|$))")
 _WRITES_TRACE = re.compile(r"--?fdevice-time-trace(?:=|$)")
 
@@ -32,8 +32,8 @@ _WRITES_TRACE = re.compile(r"--?fdevice-time-trace(?:=|$)")
 class Compiled:
     """A compiled program.
 
-    `arch` is what it was compiled for: lower than what was asked for, if PTX of a lower virtual architecture
-    answered. `cubin` is None in that case, and for a virtual architecture.
+    `arch` is the architecture it was compiled for: lower than the one asked for if PTX of a lower virtual architecture
+    was returned. `cubin` is None in that case, and for a virtual architecture.
     """
 
     ptx: bytes
@@ -45,7 +45,7 @@ class Compiled:
 
 
 class How(TypedDict, total=False):
-    """What a program is compiled with besides its source, architecture and options; see `NvrtcCache.compile`."""
+    """Everything a program is compiled with besides its source, architecture and options; see `NvrtcCache.compile`."""
 
     name: str
     headers: Mapping[str, str | bytes] | None
@@ -54,7 +54,7 @@ class How(TypedDict, total=False):
 
 
 class NvrtcCache:
-    """Compiles with NVRTC, or finds what has been compiled: the same source, architecture, options, includes, compiler.
+    """Compiles with NVRTC, or finds an earlier result for the same source, architecture, options, includes, compiler.
 
     An entry is bound to the exact build of the compiler and to the version of kcachefs. A compilation that failed is
     not kept. `max_bytes` bounds the folder where it is a plain directory.
@@ -75,10 +75,10 @@ class NvrtcCache:
         option_order: OptionOrder = "preserved",
         older_ptx: bool = False,
     ) -> Compiled:
-        """PTX, and for an `sm_` architecture CUBIN.
+        """Returns PTX, and for an `sm_` architecture a CUBIN too.
 
-        PTX runs on every device from its virtual architecture on. With `older_ptx`, where there is no entry for `arch`
-        itself, PTX kept for the highest architecture below it answers, and nothing is compiled.
+        PTX runs on every device from its virtual architecture on. With `older_ptx`, if there is no entry for `arch`
+        itself, the cached PTX of the highest architecture below it is returned, and nothing is compiled.
         """
         kind, _, _ = _parsed(arch)
         how = How(name=name, headers=headers, name_expressions=name_expressions, option_order=option_order)
@@ -105,7 +105,7 @@ class NvrtcCache:
         older_ptx: bool = False,
         **how: Unpack[How],
     ) -> Compiled | None:
-        """What `compile` would find, given the same arguments; None where it would compile."""
+        """The result that `compile` would find, given the same arguments; None where it would compile."""
         return self._find(_asked(source, options, how), arch, older_ptx)
 
     def put(
@@ -116,7 +116,7 @@ class NvrtcCache:
         options: Sequence[str] = (),
         **how: Unpack[How],
     ) -> bool:
-        """Keep what was compiled elsewhere, for `get` and `compile` to find; whether it is kept, as in `Cache.put`."""
+        """Keep a result compiled elsewhere, for `get` and `compile` to find; whether it is kept, as in `Cache.put`."""
         _parsed(arch)
         key = bytes.fromhex(self._key(_asked(source, options, how), arch))
         made_of = _made_of(_asked(source, options, how), arch)
@@ -129,7 +129,7 @@ class NvrtcCache:
         return self._key(_asked(source, options, how), arch)
 
     def close(self) -> None:
-        """Free the memory; what is on disk stays."""
+        """Free the memory; the files on disk stay."""
         self.cache.close()
 
     def __enter__(self) -> NvrtcCache:
@@ -166,7 +166,7 @@ class NvrtcCache:
         return self._older(asked, number, variant) if older_ptx else None
 
     def _older(self, asked: _Asked, number: int, variant: str) -> Compiled | None:
-        """PTX of a lower virtual architecture; never of an `a` or `f` one, which runs on no later device."""
+        """PTX of a lower virtual architecture; never an `a` or `f` one, which does not run on later devices."""
         below = [arch for arch in supported_archs() if arch < number or (arch == number and variant)]
         for arch in reversed(below):
             for kind in ("compute", "sm"):
@@ -178,7 +178,7 @@ class NvrtcCache:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """All of a request but the architecture."""
+    """A request without its architecture."""
 
     source: str | bytes
     options: tuple[str, ...]
@@ -200,13 +200,13 @@ def _asked(source: str | bytes, options: Sequence[str], how: How) -> _Asked:
 
 
 def _listed(what: str, given: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(given, str | bytes):  # which is a sequence of letters
+    if isinstance(given, str | bytes):  # a sequence of letters, taken by mistake
         raise UsageError(f"{what} is {given!r}; pass a list of texts")
     return tuple(given)
 
 
 def _compile(asked: _Asked, arch: str, want_cubin: bool) -> Entry:
-    made_of = _made_of(asked, arch)  # before NVRTC reads the headers: if one changes now, the older one is noted
+    made_of = _made_of(asked, arch)  # before NVRTC reads the headers: if one changes now, its old content is recorded
     output = compile_program(
         asked.source,
         [f"--gpu-architecture={arch}", *asked.options],
@@ -233,7 +233,7 @@ def _made_of(asked: _Asked, arch: str) -> bytes:
 def _entry(
     ptx: bytes, cubin: bytes | None, lowered_names: Mapping[str, str], log: str, arch: str, made_of: bytes
 ) -> Entry:
-    # Metadata must be small. The log is a diagnostic and is cut; the names are needed, and go where there is room.
+    # Metadata must be small. The log is a diagnostic and is cut; the names are needed, and go wherever there is room.
     names = msgspec.msgpack.encode(dict(lowered_names)) if lowered_names else b""
     meta = {"ptx": len(ptx), "cubin": len(cubin or b""), "log": log[:4096], "arch": arch, MADE_OF: made_of}
     return Entry(ptx + (cubin or b"") + names, meta)

@@ -1,4 +1,4 @@
-"""Which files NVRTC reads besides the source, as its options say."""
+"""The files that NVRTC reads besides the source, according to its options."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pre_includes(options: Sequence[str]) -> list[str]:
 
 
 def precompiled_headers(options: Sequence[str]) -> list[str]:
-    """The files that a precompiled header may be read from: each name as it is, and in each folder for such files.
+    """The files that a precompiled header may be read from: each name as given, and in each folder for such files.
 
     >>> precompiled_headers(["--use-pch=a.pch", "--pch-dir=made"])
     ['a.pch', 'made/a.pch']

@@ -1,4 +1,4 @@
-"""`ProgramCache`: what `cuda.core.Program.compile` takes as `cache=`, on a kcachefs cache."""
+"""`ProgramCache`: the `cache=` argument of `cuda.core.Program.compile`, backed by a kcachefs cache."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
 
         Program(code, "c++", options).compile("cubin", cache=ProgramCache())
 
-    What `Program.compile` refuses to cache goes through `compile` here: name expressions, whose mapping to symbols is
-    kept with the binary, and include paths, whose contents become part of the key. The bounds are those of `Cache`.
+    Two things that `Program.compile` refuses to cache go through `compile` here: name expressions, whose mapping to
+    symbols is kept with the binary, and include paths, whose contents become part of the key. The bounds are those of
+    `Cache`.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
                 policy=policy,
                 disk=disk,
             )
-        except UsageError as error:  # what cuda.core's own caches raise for such bounds
+        except UsageError as error:  # cuda.core's own caches raise this for such bounds
             raise ValueError(str(error)) from None
 
     @property
     def cache(self) -> Cache:
-        """The cache beneath, with its statistics."""
+        """The underlying cache, with its statistics."""
         return self._cache
 
     def __getitem__(self, key: Key) -> bytes:
@@ -91,7 +92,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         self._cache.clear()
 
     def close(self) -> None:
-        """Free the memory; what is on disk stays."""
+        """Free the memory; the files on disk stay."""
         self._cache.close()
 
     def compile(
@@ -103,7 +104,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         *,
         name_expressions: Sequence[str] = (),
     ) -> ObjectCode:
-        """Compile a program, or find it; with name expressions and include paths too."""
+        """Compile a program, or find it in the cache; also with name expressions and include paths."""
         options = ProgramOptions() if options is None else options
         target = target_type.lower()
         key = self.key(code, code_type, target, options, name_expressions=name_expressions)
@@ -121,9 +122,10 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
         *,
         name_expressions: Sequence[str] = (),
     ) -> bytes:
-        """cuda.core's own key, with the contents of includes or of libdevice, and NVRTC's exact build, in it.
+        """cuda.core's own key, extended by the contents of includes or of libdevice, and by NVRTC's exact build.
 
-        Options with effects besides the result, such as writing a precompiled header, raise ValueError as there.
+        Options with effects besides the result, such as writing a precompiled header, raise ValueError, as in
+        cuda.core.
         """
         told: list[Any] = []
         if code_type.lower() == "c++":
@@ -143,7 +145,7 @@ class ProgramCache(ProgramCacheResource):  # type: ignore[misc]
                 options=options,
                 target_type=target_type,
                 name_expressions=name_expressions,
-                # Without one, cuda.core refuses whatever reads files that are not in the key.
+                # Without a digest, cuda.core refuses options that read files outside the key.
                 extra_digest=digest("cuda.core", encode(told)) if told else None,
             )
         )
@@ -156,7 +158,7 @@ def _compile(
     made = Program(code, code_type, options=options).compile(target, name_expressions=name_expressions)
     symbols = {_text(name): _text(symbol) for name, symbol in made.symbol_mapping.items()}
     binary = _content(made)
-    # The symbols of many name expressions are more than metadata takes: they follow the binary.
+    # The symbols of many name expressions do not fit into the metadata: they follow the binary.
     if symbols:
         return Entry(binary + msgspec.msgpack.encode(symbols), {"binary": len(binary), MADE_OF: made_of})
     return Entry(binary, {MADE_OF: made_of})
@@ -165,7 +167,7 @@ def _compile(
 def _made_of(
     code: str | bytes, code_type: str, target: str, options: ProgramOptions, name_expressions: tuple[str, ...]
 ) -> bytes:
-    """The ingredients of a program of NVRTC; nothing for programs of other compilers."""
+    """The ingredients of an NVRTC program; empty for programs of other compilers."""
     if code_type.lower() != "c++":
         return b""
     words = [word.decode() for word in options.as_bytes("nvrtc", target)]
@@ -190,7 +192,7 @@ def _symbols(entry: Entry) -> dict[str, str] | None:
 
 
 def _content(value: object) -> bytes:
-    """The binary itself: one that an ObjectCode only points to may be moved or changed later."""
+    """The binary itself: a file that an ObjectCode only points to may be moved or changed later."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, ObjectCode):
@@ -200,7 +202,7 @@ def _content(value: object) -> bytes:
 
 
 def _libdevice_digest() -> bytes:
-    """The digest of the library that NVVM links, found as cuda.core finds it."""
+    """The digest of the library that NVVM links, located the way cuda.core does it."""
     from cuda.pathfinder import find_bitcode_lib
 
     path = find_bitcode_lib("device")

@@ -53,7 +53,7 @@ def of_program(
 def _headers(
     source: bytes, options: Sequence[str], name: str, headers: Mapping[str, str | bytes]
 ) -> Iterator[Ingredient]:
-    """Each header by the name that it is included by; one that is missing counts as well."""
+    """Each header by the name that includes it; a missing header counts as well."""
     folders = include_folders(options, name)
     told = read_includes(source, folders, headers, pre_includes(options), lambda: defined_macros(options)).told
     given, files, leads = told or ({}, [], [])

@@ -1,4 +1,4 @@
-"""What an agent does before it gives up the rights of its user: reads keys, makes its folder, and confines itself."""
+"""Prepares an agent while it still has the rights of its user: reads keys, makes its folder, and confines it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcachefs.fleet.timed_storage import TimedStorage
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor tells an agent."""
+    """The settings that the supervisor passes to an agent."""
 
     fleet: FleetOptions
     mountpoint: str
@@ -28,7 +28,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Preparation(NamedTuple):
-    """What an agent did while it still had the rights of its user."""
+    """The results of what an agent did while it still had the rights of its user."""
 
     storage: TimedStorage
     scope: str
@@ -36,12 +36,12 @@ class Preparation(NamedTuple):
     folder: Path
     signer: signing.Signer | None
     gaps: list[str]
-    """What it could not give up, in words."""
+    """The rights that it could not give up, in words."""
     bucket_folder: BucketFolder
 
 
 def prepare(config: AgentConfig) -> Preparation:
-    """Do what needs the rights of our user, and give them up. Before the first thread."""
+    """Do everything that needs the rights of our user, then give them up. Call this before the first thread starts."""
     fleet, folder = config.fleet, Path(config.store) / FOLDER
     scope = scopes.checked(fleet.scope) if fleet.scope else scopes.default_scope()
     trusted = signing.trusted(fleet.trust)
@@ -52,7 +52,7 @@ def prepare(config: AgentConfig) -> Preparation:
     privileges.drop()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     remove_leftovers(folder)
-    bucket_folder = BucketFolder(fleet.url)  # before the right to write to it is tied to what is there now
+    bucket_folder = BucketFolder(fleet.url)  # before confinement ties us to the folder there now
     gaps = confine_agent(folder, bucket_folder.path, config.log)
     storage = TimedStorage(open_storage(fleet.url))
     return Preparation(storage, scope, frozenset(trusted), folder, signer, gaps, bucket_folder)

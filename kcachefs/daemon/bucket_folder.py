@@ -1,8 +1,8 @@
-"""A bucket that is a local folder: whether another folder has taken the place of the one that an agent may write to.
+"""For a bucket that is a local folder: notices when another folder replaces the one that an agent may write to.
 
-Landlock lets an agent write to the folder that was there when it started, and to no other. A disk that is mounted over
-that folder, or a folder that is made again, can only be written by another agent. But if the folder held a bucket and
-is now empty, its disk is not mounted: anything written there would be hidden once the disk is back.
+Landlock lets an agent write to the folder that existed when it started, and to no other. Only another agent can write
+to a disk that is mounted over that folder, or to a folder that is made again. But if the folder held a bucket and is
+now empty, its disk is not mounted: anything written there would be hidden once the disk is back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_SECONDS = 2.0
 
 
 class BucketFolder:
-    """The local folder that is the bucket, as it was when this was made; nothing for other buckets. Any thread."""
+    """The bucket's local folder as it was when this object was made; does nothing for other buckets. Any thread."""
 
     def __init__(self, url: str) -> None:
         where = bucket_urls.parse(url)
@@ -30,12 +30,12 @@ class BucketFolder:
         self._held_bucket = self._first is not None and self._holds_bucket()
 
     def is_another(self) -> bool:
-        """Whether another folder is there now. While there is none, another agent could do no more than this one."""
+        """Whether another folder is there now. Without any folder, another agent could do no more than this one."""
         now = self._now()
         return now is not None and now != self._first and not self._is_bare(now)
 
     def check(self) -> None:
-        """Raise FleetMissing if a bucket was there, and there is only an empty folder now."""
+        """Raise FleetMissing if a bucket was there, and only an empty folder is there now."""
         if self._is_bare(self._now()):
             remedy = f"mount the disk that it is on, or start anew with: kcachefs fleet init {shlex.quote(self._url)}"
             raise FleetMissing(f"{self._url}: holds nothing any more; {remedy}")

@@ -1,6 +1,6 @@
-"""Chores: what a worker does again and again beside requests, each in a thread of its own.
+"""Chores: work that a worker repeats beside serving requests, each chore in a thread of its own.
 
-Threads, because a chore may wait for a disk, a lock or the kernel, and must keep no other from its turn.
+They are threads because a chore may wait for a disk, a lock or the kernel, and must not hold up the others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kcachefs.errors import KcachefsError
 log = logging.getLogger(__name__)
 
 FAILED_PAUSE = 1.0
-"""How long to wait at least after a failure."""
+"""The shortest wait after a failure."""
 
 
 class Chores:
@@ -25,7 +25,7 @@ class Chores:
         self._threads: list[threading.Thread] = []
 
     def every(self, pause: float, what: str, work: Callable[[], object]) -> None:
-        """Do it every `pause` seconds."""
+        """Do `work` every `pause` seconds."""
 
         def turn() -> float:
             work()
@@ -34,13 +34,13 @@ class Chores:
         self.repeat(pause, what, turn)
 
     def repeat(self, pause: float, what: str, turn: Callable[[], float]) -> None:
-        """Do it in `pause` seconds, and then after as many as it returns each time. A failure is logged."""
+        """Call `turn` after `pause` seconds, and then each time after as many as it returned. A failure is logged."""
         thread = threading.Thread(target=self._work, args=(pause, what, turn), name=what, daemon=True)
         self._threads.append(thread)
         thread.start()
 
     def stop(self) -> None:
-        """Begin no more turns, and return when those at hand are over."""
+        """Begin no more turns, and return when the current ones are over."""
         self._stopping.set()
         for thread in self._threads:
             thread.join()

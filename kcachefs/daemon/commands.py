@@ -1,4 +1,4 @@
-"""What the control socket offers: the administrator's commands, and the settings of the live mount."""
+"""The commands of the control socket: the administrator's commands, and the settings of the live mount."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Commands(Insight):
         )
 
     def start(self, name: str, pid: int) -> int:
-        """A process is about to start a command of that name: read ahead what its last starts read.
+        """Read ahead the entries that the last starts of this command read: a process is about to start it.
 
-        Returns how many entries that are.
+        Returns the number of these entries.
         """
         return self._fs.profiles.expect(name, pid)
 
@@ -63,11 +63,11 @@ class Commands(Insight):
         return self._fs.metrics().decode()
 
     def settings(self) -> MountConfig:
-        """The settings that hold now, and where each value comes from."""
+        """The settings now in force, and where each value comes from."""
         return self._settings.config
 
     def set(self, options: dict[str, Any], forget: bool = False) -> MountConfig:
-        """Change options while the mount is in use, and keep them for the next one; `forget` discards what is kept."""
+        """Change options while the mount is in use, and keep them for the next mount; `forget` discards kept ones."""
         changed = self._settings.change(self._fs, options)
         if forget:
             self._settings.forget()

@@ -1,10 +1,10 @@
-"""Confines a worker to its store, so that whoever takes it over by a request or a hostile store does not get the host.
+"""Confines a worker to its store: taking it over, by a request or a hostile store, must not give away the host.
 
 It can still read and write the store, read Python and its packages, the system's libraries, /proc and the cgroups, and
 make its control socket. Everything else that its user could reach is out of reach. The supervisor is not confined: it
-starts every worker, and reads nothing that a user of the mount can write.
+has to start every worker, and reads nothing that a user of the mount can write.
 
-Where the kernel lacks what this needs the worker serves all the same, and says in the log what is missing.
+If the kernel lacks a feature that this needs, the worker serves all the same, and logs what is missing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ NO_LANDLOCK = (
 NO_LANDLOCK_FOR_AGENT = "the fleet's agent can write what its user can: this kernel has no Landlock, or an old one"
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache")
 _KERNEL = ("/proc", "/sys/fs/cgroup")
-"""Who a caller is, how busy the machine is, and how much of it is ours."""
+"""They tell who a caller is, how busy the machine is, and how much of it is ours."""
 
 
 def confine(store: Path, sockets: Path | None) -> list[str]:
-    """Give up everything but the store and what serving it needs, for good; returns what could not be given up.
+    """Give up, for good, everything but the store and what serving needs; returns what could not be given up.
 
     `store` must exist. In `sockets`, if there is such a folder, the worker can make sockets and nothing else.
-    Everything that serving imports from outside of kcachefs and the standard library must be imported already. Needs
-    no_new_privs, and like it is per thread: call this before the first thread is started.
+    Everything that serving imports from outside of kcachefs and the standard library must be imported already. This
+    needs no_new_privs, and like that is per thread: call it before the first thread starts.
     """
     _load_early()
     gaps = []
@@ -58,9 +58,9 @@ def confine(store: Path, sockets: Path | None) -> list[str]:
 
 
 def confine_agent(folder: Path, bucket: str, log: str) -> list[str]:
-    """The same for a fleet's agent: it reaches the network and reads what its user can, and writes to its own folder.
+    """Confine a fleet's agent: it reaches the network, reads what its user can, and writes to its own folder.
 
-    A bucket that is a local folder is written to as well, and so is the log. For other buckets `bucket` is empty.
+    It also writes to its log, and to a bucket that is a local folder. For other buckets `bucket` is empty.
     """
     if landlock.version() < LANDLOCK_MIN:
         return [NO_LANDLOCK_FOR_AGENT]
@@ -100,7 +100,7 @@ def _python_files() -> Iterator[str]:
 
 
 def _load_early() -> None:
-    """Load what the C library would look for later, outside of what can then be read."""
+    """Load files that the C library would otherwise look for later, when it may no longer read them."""
     time.localtime()  # the time zone
     with suppress(OSError):
         libc.load("libgcc_s.so.1")  # a thread that is ended needs it, and without it the process aborts

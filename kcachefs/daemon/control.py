@@ -38,11 +38,11 @@ _UNKNOWN = ": no such command; use one of "
 AT_ONCE = 40
 """How many requests are carried out at a time."""
 CONNECTIONS_MAX = 64
-"""How many may be open: each has a descriptor and a thread. More wait until one has left."""
+"""How many connections may be open: each has a descriptor and a thread. Other clients wait until one has left."""
 SILENT_SECONDS = 60.0
-"""How long a client may neither send nor read anything before it is left alone."""
+"""How long a client may neither send nor read anything before its connection is closed."""
 RETRY_SECONDS = 1.0
-"""How long to wait when no connection can be taken."""
+"""How long to wait after a connection could not be accepted."""
 
 
 class Request(msgspec.Struct):
@@ -72,8 +72,8 @@ class ControlSocket:
         self._thread = threading.Thread(target=self._accept, name="kcachefs-control", daemon=True)
 
     def listen(self, bound: socket.socket) -> None:
-        """Take requests at this socket from now on, and no longer at the one before."""
-        bound.listen()  # in this process: it is the one that SO_PEERCRED then names to clients
+        """Take requests at this socket from now on, and no longer at the previous one."""
+        bound.listen()  # in this process, because SO_PEERCRED names the process that listens
         former, self._listener = self._listener, bound
         if former is None:
             self._thread.start()
@@ -82,7 +82,7 @@ class ControlSocket:
                 former.shutdown(socket.SHUT_RDWR)  # wakes `_accept`, which closes it
 
     def close(self) -> None:
-        """Take no more requests, and return when those at hand are done with."""
+        """Take no more requests, and return when the current ones are done."""
         self._closing = True
         if self._listener is None:
             return
@@ -102,7 +102,7 @@ class ControlSocket:
             assert listener is not None
             try:
                 self._serve_next(listener)
-            except (OSError, RuntimeError) as error:  # no descriptor or no thread to be had
+            except (OSError, RuntimeError) as error:  # there is no descriptor or no thread left
                 self._places.release()
                 if listener is not self._listener:
                     listener.close()
@@ -133,7 +133,7 @@ class ControlSocket:
                 if not chunk:
                     break
                 line += chunk
-            if not _may_ask(connection):  # checked after reading: closing on a peer that still writes would lose it
+            if not _may_ask(connection):  # after reading: closing while the peer writes would lose the reply
                 reply = Reply(error="not your mount", exit_code=6)
             else:
                 with self._turns:
@@ -205,7 +205,7 @@ def ask_mount(
     seconds: float | None = None,
     limit: int | None = None,
 ) -> _T:
-    """Ask the daemon of a mount of this user's for a result of that type, as `ask` does."""
+    """Ask the daemon of this user's mount, as `ask` does, for a result of type `kind`."""
     path = registry.socket_path(str(mountpoint))
     raw = ask(path, verb, arguments or {}, seconds=seconds, limit=limit)
     try:
@@ -258,7 +258,7 @@ def ask(
 
 
 def _refuse_other_version(path: Path) -> None:
-    """Raise DaemonError if the daemon at that socket is of another version: that is why we do not understand it."""
+    """Raise DaemonError if the daemon at that socket has another version: then that is why we do not understand it."""
     try:
         state = msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=registry.MountState)
     except (OSError, msgspec.DecodeError):

@@ -9,13 +9,13 @@ import time
 log = logging.getLogger("kcachefs.daemon.supervisor")
 
 CRASHES_MAX = 5
-"""After this many workers in a row have died before their first heartbeat, each further one is started later."""
+"""After this many workers in a row have died before their first heartbeat, we pause before starting another."""
 CLOSES_MAX = 3
-"""After this many workers in a row died that were to write everything to disk and end, no other is started."""
+"""After this many workers in a row died, no other is started just to write everything to disk and exit."""
 BUS_ERRORS_MAX = 2
-"""After this many workers in a row were ended by SIGBUS, the log says that the catalog is damaged."""
+"""After this many workers in a row were killed by SIGBUS, the log says that the catalog is damaged."""
 NEXT_STANDBY_SECONDS = 5.0
-"""How long to wait for the next standby after one has ended by itself; twice as long each time."""
+"""How long to wait before starting another standby after one has ended by itself; twice as long each time."""
 NEXT_STANDBY_SECONDS_MAX = 600.0
 
 
@@ -28,14 +28,14 @@ class CrashLoop:
 
     @property
     def cannot_close(self) -> bool:
-        """Whether another worker would hardly end better than the last ones, when all that is left is to end."""
+        """Whether another worker would hardly fare better than the last ones, if only closing the store is left."""
         return self._crashes >= CLOSES_MAX
 
     def note_heartbeat(self) -> None:
         self._crashes = 0
 
     def note_death(self, code: int) -> None:
-        """Wait, if the next worker would hardly live longer than the last ones."""
+        """Count a death, and wait if the next worker would hardly live longer than the last ones."""
         self._crashes += 1
         self._bus_errors = self._bus_errors + 1 if code == -signal.SIGBUS else 0
         if self._bus_errors >= BUS_ERRORS_MAX:

@@ -4,7 +4,7 @@ It loads the index, fetches and checks packs that lookups wait for, and publishe
 starts it, starts it again when it dies, and gives it a socket to each worker. The mount does not depend on it: a worker
 without an agent serves what its store holds.
 
-Nothing here is tried twice while a lookup waits. After a fault of the network the bucket is left alone for a while.
+Nothing here is tried twice while a lookup waits. After a network fault the bucket is left alone for a while.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from kcachefs.fleet.uploads import Uploads
 log = logging.getLogger("kcachefs.daemon.fleet_agent")  # as a program this module is __main__
 
 FINISH = b"finish"
-"""What the supervisor says when the mount is gone."""
+"""The supervisor's message when the mount is gone."""
 FINISH_SECONDS = 1.5
-"""How long uploads may take then: the worker has waited for them already, for longer."""
+"""How long uploads may still take then: the worker has already waited for them, and for longer."""
 FIRST_BYTE_SECONDS = 0.25
 USUAL_TIMES = 5
-"""A first byte may take this many times as long as usual, or that many seconds if they are more."""
+"""A first byte may take this many times as long as usual, or `FIRST_BYTE_SECONDS` if that is longer."""
 WORTH_SHARE = 0.5
 """A transfer may take this share of the time that compiling took."""
 AHEAD_BYTES = 256 << 20
 """Packs of one run that are fetched ahead have at most this many bytes together."""
 AHEAD_PLAIN_BYTES = 1 << 30
-"""And this many when they are decoded: they lie in memory until the worker has brought them in."""
+"""The same limit for their size when decoded: they stay in memory until the worker has brought them in."""
 LOST_SECONDS = 60.0
 SLOW_SECONDS = 600.0
-"""How long a pack that is not worth its transfer is not asked for again."""
+"""How long to wait before asking again for a pack that is not worth its transfer."""
 GONE_SECONDS = 1e9
 INDEX_RETRY_SECONDS = 30.0
 REFRESH_SECONDS = 60.0
@@ -76,7 +76,7 @@ class SharedBucket(Bucket):
         check: Callable[[], None],
         on_loaded: Callable[[], None],
     ) -> None:
-        """`check` raises FleetError if nothing is to be read there, or published, whatever the storage says."""
+        """`check` raises FleetError if the bucket must not be read or published to, whatever the storage says."""
         super().__init__(storage, scope, trusted, folder)
         self._loading = threading.Lock()
         self._check = check
@@ -111,7 +111,7 @@ class Agent:
         self._lock = threading.Lock()
         self._underway: set[tuple[str, str]] = set()
         self._busy: list[None] = []
-        """One for each thread that fetches: a list can be appended to and popped without a lock."""
+        """One item for each thread that fetches: a list can be appended to and popped without a lock."""
         self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="kcachefs-pack")
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="kcachefs-ahead")
         self._wanted_index: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -121,7 +121,7 @@ class Agent:
     # --- the supervisor and workers -----------------------------------------------------------------------------------
 
     def run(self, control: socket.socket) -> None:
-        """Serve until the supervisor says finish, or is gone and its worker too."""
+        """Serve until the supervisor says finish, or until it and its worker are both gone."""
         threading.Thread(target=self._keep_index, name="kcachefs-index", daemon=True).start()
         threading.Thread(target=self._keep_alive, name="kcachefs-alive", daemon=True).start()
         if self._bucket_folder.path:
@@ -161,7 +161,7 @@ class Agent:
                 if isinstance(message, Fetch):
                     self._wanted(message)
                 elif isinstance(message, Offer) and self._uploads is not None:
-                    self._uploads.add(message, fd)  # the descriptor is theirs now
+                    self._uploads.add(message, fd)  # the uploads own the descriptor now
                     continue
                 elif isinstance(message, Refresh):
                     self._wanted_index.put(None)
@@ -194,7 +194,7 @@ class Agent:
                 self._tell_state()
 
     def _watch_folder(self) -> None:
-        """End when another folder is in the bucket's place: only another agent can write there."""
+        """Exit when another folder has taken the bucket's place: only another agent can write there."""
         while not self._bucket_folder.is_another():
             try:
                 self._bucket_folder.check()
@@ -209,7 +209,7 @@ class Agent:
 
     def _keep_index(self) -> None:
         if KeyIndex.open(self._bucket.index_path) is not None:
-            self._index_is_new()  # from an earlier mount: most of it still holds
+            self._index_is_new()  # from an earlier mount: most of it is still valid
         pause = INDEX_RETRY_SECONDS
         while True:
             is_loaded = self._load_index()
@@ -264,31 +264,32 @@ class Agent:
             self._underway.discard(reference.place)
 
     def _fetch(self, reference: PackReference, asked: float) -> bool:
-        """Fetch, check and hand over a pack that somebody asked for at that time; returns whether that went well."""
+        """Fetch, check and hand over a pack that was asked for at the time `asked`; returns whether that succeeded."""
         began = time.monotonic()
         self._busy.append(None)
         try:
             if self._breaker.open_for:
                 self._send(Lost(reference, self._breaker.why, self._breaker.open_for))
                 return False
-            # What is fetched ahead has a deadline, too: somebody may begin to wait for it.
+            # A pack that is fetched ahead has a deadline, too: a lookup may begin to wait for it.
             path = self._bucket.fetch_pack(reference, self._patience(reference, began - asked))
             try:
-                # First, so that a new worker that asks now gets it again rather than never.
+                # First: if a new worker asks from now on, the pack is fetched again. Otherwise that worker would never
+                # get it.
                 self._end(reference)
                 self._hand_over(reference, path)
             finally:
                 path.unlink(missing_ok=True)
-        except PackError as error:  # the bucket has banned it and said so
+        except PackError as error:  # the bucket has banned the pack and logged that
             self._send(Lost(reference, str(error), GONE_SECONDS))
             return False
-        except FleetMissing as error:  # whether it is gone for good is for the next index to say
+        except FleetMissing as error:  # the next index tells whether the pack is gone for good
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
         except FleetTooSlow as error:
             if isinstance(error, FleetTrickles):
                 self._fail(error)
-            else:  # others may be worth their time
+            else:  # other packs may be worth their time
                 log.info("a pack of the fleet is not worth waiting for: %s", error)
             self._send(Lost(reference, str(error), SLOW_SECONDS))
             return False
@@ -296,7 +297,7 @@ class Agent:
             self._fail(error)
             self._send(Lost(reference, str(error), LOST_SECONDS))
             return False
-        except Exception as error:  # such as a full disk: known, so without a traceback
+        except Exception as error:  # a known error, such as a full disk, needs no traceback
             known = isinstance(error, KcachefsError | OSError)
             log.error("a pack of the fleet could not be fetched: %s", error, exc_info=not known)
             self._send(Lost(reference, str(error), LOST_SECONDS))
@@ -311,7 +312,7 @@ class Agent:
         return True
 
     def _fail(self, error: FleetError) -> None:
-        """Something is wrong with the bucket or the way to it."""
+        """Note that something is wrong with the bucket or the way to it."""
         if self._breaker.failed(str(error)):
             log.warning("the fleet's bucket is left alone for %.0f s: %s", self._breaker.open_for, error)
         self._tell_state()

@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 FINISH = b"finish"
 FINISH_SECONDS = 2.0
-"""How long an agent may take to end when the mount is gone; the worker has waited for its uploads before."""
+"""How long an agent may take to end when the mount is gone; the worker has already waited for the uploads."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 60.0
 LASTING_SECONDS = 60.0
-"""An agent that lived this long is started again after the first pause."""
+"""An agent that lived this long is started again after the shortest pause."""
 _TOLD = -1000
 """Stands for an exit code if we ended the agent ourselves. No process can exit with it."""
 
@@ -52,7 +52,7 @@ class FleetProcess:
         self._told_to_end: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._worker: socket.socket | None = None
-        """Leads to the worker that serves now."""
+        """The socket that leads to the worker that serves now."""
         self._ending = threading.Event()
 
     def start(self) -> Refusal | None:
@@ -63,17 +63,17 @@ class FleetProcess:
         return None
 
     def heed(self, worker: socket.socket) -> None:
-        """Listen to a worker that is about to serve. Raises RuntimeError if there is no thread left."""
+        """Listen to a worker that is about to serve. Raises RuntimeError if no thread can be started."""
         threading.Thread(target=self._heed, args=(worker,), name="kcachefs-hung", daemon=True).start()
 
     def connect(self, worker: socket.socket) -> None:
-        """Another worker serves now."""
+        """Connect the agent to the worker that serves from now on."""
         with self._lock:
             self._worker = worker
             self._introduce()
 
     def _heed(self, worker: socket.socket) -> None:
-        """Replace an agent that hangs, when its worker says so; until that worker is gone."""
+        """Replace the agent whenever this worker says that it hangs; return when the worker is gone."""
         with contextlib.suppress(OSError):
             while message := worker.recv(16):
                 if message == HUNG and worker is self._worker:
@@ -87,12 +87,12 @@ class FleetProcess:
                 process.send_signal(number)
 
     def replace(self) -> None:
-        """Replace it with an agent that runs the code installed now."""
+        """Replace the agent by one that runs the code installed now."""
         self._told_to_end = self._process
         self.signal(signal.SIGTERM)
 
     def end(self) -> None:
-        """The mount is gone: let it finish its uploads, for a while."""
+        """The mount is gone: let the agent finish its uploads, for a while."""
         self._ending.set()
         with self._lock:
             process, control = self._process, self._control
@@ -120,7 +120,7 @@ class FleetProcess:
                 log.info("starting the fleet's agent again")
                 continue
             if code == REPLACED:
-                # Not at once: on some filesystems the bucket's folder looks like another one at every look.
+                # Not at once: on some filesystems the bucket's folder looks like another one each time we look.
                 log.info("starting the fleet's agent again in %.1f s", pause)
             else:
                 log.error("the fleet's agent ended (%s); starting another in %.1f s", code, pause)
@@ -130,7 +130,7 @@ class FleetProcess:
     def _run(self) -> int | None:
         """Start an agent and wait until it ends; returns its exit code, None if it could not be started.
 
-        For an agent that was told to end it is _TOLD.
+        The exit code of an agent that was told to end is given as `_TOLD`.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
@@ -159,7 +159,7 @@ class FleetProcess:
         if self._control is None or self._worker is None:
             return
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with one, other, contextlib.suppress(OSError):  # whoever is gone is replaced, and we come here again
+        with one, other, contextlib.suppress(OSError):  # a side that is gone is replaced, and then this runs again
             for end in (one, other):
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
             socket.send_fds(self._control, [b"worker"], [one.fileno()])

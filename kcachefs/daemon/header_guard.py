@@ -1,7 +1,7 @@
 """Removes the links to a mount's precompiled headers when its daemon is killed: torch fails on a link to a dead mount.
 
-A shell waits until every process of the daemon is gone, because it takes far less memory than Python: it reads from a
-pipe whose other end the supervisor and its workers hold, and nobody writes to.
+A shell waits until every process of the daemon is gone, because a shell takes far less memory than Python. It reads
+from a pipe that nobody writes to; the supervisor and its workers hold the other end.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def unlink_all(mount: Path) -> None:
 
 
 def _unlink_in(folder: str, mount: Path) -> None:
-    """Through a descriptor: whoever owns the folder could replace it by a link between our looking and unlinking."""
+    """Remove the link through a descriptor: the folder's owner could swap the folder for a link after our check."""
     with contextlib.suppress(OSError):
         opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

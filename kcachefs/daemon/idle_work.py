@@ -1,10 +1,10 @@
 """Idle work: makes the store smaller while nobody needs the machine, in a thread of low priority.
 
-After a silence, space that is kept for new files goes back to the disk. What has rested is compressed once more
-(`store/repacking.py`), in short steps. Before each step the thread checks that no requests come in, that the limits of
-the store leave room for a second copy of what is at hand, and that others leave half of the processors idle: of the
-machine's, and of a set or a quota that this process is kept to. With a quota below one processor there is no idle work
-at all. If a check fails, the thread waits; a step that was begun is finished.
+After a silence, space that is kept for new files goes back to the disk. Objects that have rested are compressed once
+more (`store/repacking.py`), in short steps. Before each step the thread checks that no requests come in, that the
+limits of the store leave room for a second copy of the data at hand, and that others leave half of the processors idle:
+half of the machine's, and half of any set or quota that this process is limited to. With a quota below one processor
+there is no idle work at all. If a check fails, the thread waits; a step that was begun is finished.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOK_PAUSE = 1.0
 LONGEST_PAUSE = 600.0
 """How long to wait at most before repacking is tried again after it failed."""
 STEP_PAUSE = 0.05
-"""How often to look whether to go on."""
+"""How often to check whether to go on, once a check has failed."""
 ROOM_SECONDS = 30.0
 """How long it must have been since the last request before space that is kept for new files is given back."""
 
@@ -52,13 +52,13 @@ class IdleWork:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the step at hand, and return when the thread has ended. Before the store is closed."""
+        """Finish the step at hand, and return when the thread has ended. Call this before the store is closed."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def is_due(self) -> bool:
-        """Whether nothing else needs the machine now, and there is room to work in."""
+        """Whether nothing else needs the machine now, and the store has room for a second copy."""
         if self._silence() < SILENCE_SECONDS or not is_idle(self._processors.look()):
             return False
         return self._room() > 2 * BATCH
@@ -108,5 +108,5 @@ class IdleWork:
 
 
 def is_idle(allowances: list[Allowance]) -> bool:
-    """Whether a thread of ours takes nothing from others: they want less than half of the processors."""
+    """Whether a thread of ours would take nothing from others, because they want less than half of the processors."""
     return all(one.processors >= 1 and one.free * 2 > one.processors for one in allowances)

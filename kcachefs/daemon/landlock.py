@@ -1,7 +1,8 @@
 """Landlock: how a process gives up access to files, sockets and signals for good. Callers say what to keep.
 
-A domain is per thread, and new threads and processes inherit it. It governs opening, making, removing and renaming, not
-what is open already, and neither modes, owners and times nor connecting to a socket that has a path.
+A domain is per thread, and new threads and processes inherit it. It governs opening, making, removing and renaming
+files. It does not govern files that are open already, changes of modes, owners and times, or connecting to a socket
+that has a path.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _RULESET = struct.Struct("<QQQ")
 _RULE = struct.Struct("<Qi")
 _TCP = 0b11
 _SCOPES = 0b11
-"""Abstract sockets, and signals: neither leaves the domain."""
+"""Connections to abstract sockets, and signals: neither can leave the domain."""
 _NET_ABI, _SCOPE_ABI = 4, 6
 
 
@@ -59,7 +60,7 @@ WRITE = (
     | Right.TRUNCATE
 )
 _OF_FILES = Right.EXECUTE | Right.WRITE_FILE | Right.READ_FILE | Right.TRUNCATE | Right.IOCTL_DEV
-"""What a rule for a single file may grant."""
+"""The rights that a rule for a single file may grant."""
 _SINCE = {Right.REFER: 2, Right.TRUNCATE: 3, Right.IOCTL_DEV: 5}
 """The version of Landlock that introduced a right; the others were there from the first."""
 
@@ -73,10 +74,10 @@ def version() -> int:
 
 
 class Ruleset:
-    """What may still be used. Everything that the kernel knows to restrict and that is not allowed here is denied."""
+    """The access that is kept. Everything else that the kernel knows to restrict is denied."""
 
     def __init__(self, *, network: bool = False) -> None:
-        """`network`: connections are left alone."""
+        """`network`: connections are not restricted."""
         found = version()
         self._handled = Right(0)
         for right in Right:
@@ -86,7 +87,7 @@ class Ruleset:
         self._fd = libc.syscall(_CREATE_RULESET, raw, len(raw), 0)
 
     def allow(self, path: str | Path, rights: Right) -> None:
-        """Allow these rights to a file, or to a folder and everything below it. A path that is not there is skipped."""
+        """Allow these rights to a file, or to a folder and everything below it. A missing path is skipped."""
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
@@ -99,7 +100,7 @@ class Ruleset:
             os.close(place)
 
     def enforce(self) -> None:
-        """Give up everything else, in this thread and those that it starts. Needs no_new_privs."""
+        """Give up everything else, in this thread and in all threads that it starts. Needs no_new_privs."""
         libc.syscall(_RESTRICT_SELF, self._fd, 0)
 
     def __enter__(self) -> Self:

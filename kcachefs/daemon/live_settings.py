@@ -1,8 +1,8 @@
-"""What `kcachefs set` changes of a live mount: applied at once, known to the next worker, kept for the next mount.
+"""Settings that `kcachefs set` changes: applied at once, passed to the next worker, kept for the next mount.
 
-A worker that takes over was started with the options that the mount began with, so later changes are kept in a file of
-the store, which is deleted when a new mount begins. A second file holds what the store keeps for its next mount. Both
-are in the store because a worker can write nowhere else.
+A worker that takes over was started with the options that the mount began with. So later changes are kept in a file of
+the store, which is deleted when a new mount begins. A second file holds the settings for the next mount of the store.
+Both are in the store because a worker can write nowhere else.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LiveSettings:
         return new
 
     def _keep(self, new: MountConfig, is_changed: bool) -> None:
-        """Write down the new settings. If that fails, as on a full disk, the present ones stay."""
+        """Write down the new settings. If that fails, as on a full disk, the present ones stay in force."""
         store = Path(new.store)
         kept_settings.write(store, msgspec.to_builtins(new), kept_settings.LIVE)
         if is_changed:
@@ -87,7 +87,7 @@ class LiveSettings:
                 raise
 
     def forget(self) -> None:
-        """Discard what is kept for the next mount; what holds now holds until the unmount."""
+        """Discard the settings kept for the next mount; the current ones stay in force until the unmount."""
         kept_settings.write(Path(self.config.store), {})
 
 
@@ -96,7 +96,7 @@ def _set(config: MountConfig) -> list[Any]:
 
 
 def as_changed(config: MountConfig, *, resumed: bool) -> MountConfig:
-    """The configuration that a worker begins with: what was set while an earlier worker served the mount included."""
+    """The configuration that a worker begins with, including changes made while an earlier worker served the mount."""
     store = Path(config.store)
     if not resumed:
         with clear_errors(store):

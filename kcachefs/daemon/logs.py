@@ -68,7 +68,7 @@ class Log:
         """Answer signals until the process ends. Runs in a thread of its own."""
         while True:
             received = signal.sigtimedwait(self.signals, MINUTE / 6)
-            # If it is interrupted after its timeout, as by SIGSTOP and SIGCONT, it returns what it never received.
+            # If interrupted after its timeout, as by SIGSTOP and SIGCONT, the wait returns a signal it never received.
             if received is not None and received.si_signo not in self.signals:
                 continue
             try:
@@ -84,7 +84,7 @@ class Log:
                 log.exception("a signal could not be answered")
 
     def reopen(self) -> None:
-        """Log to the file that has the log's name now instead of the one that had it before."""
+        """Log to the file that has the log's name now, not to the one that had it before."""
         if not self._path:
             log.info("asked to reopen the log, but it is standard error and stays as it is")
             return
@@ -138,7 +138,7 @@ def start(
     `hangup=False` leaves SIGHUP alone: in a terminal it means that the terminal was closed. `files` is for a process
     that cannot open files: it receives the new one before each SIGHUP. The log's own thread calls `on_reopened` with
     the descriptor of a new log file, and `on_signal` with every signal after it was answered here. `state` is what
-    SIGUSR1 logs besides the stacks; it must take no lock: all threads may be waiting for that one.
+    SIGUSR1 logs besides the stacks; it must take no lock: all other threads may be waiting for that lock.
     """
     signals = SIGNALS if hangup else SIGNALS - {signal.SIGHUP}
     log_of_process = Log(path, source, signals, files, on_reopened, on_signal, state)
@@ -162,7 +162,7 @@ def set_level(level: str) -> None:
 class _StandardErrorHandler(logging.Handler):
     """Writes to standard error as often as the limit allows, and at the end reports what was suppressed.
 
-    Bypasses `sys.stderr`: what a closed terminal does not accept would stay in its buffer and be written again at exit,
+    Bypasses `sys.stderr`: output that a closed terminal refuses would stay in its buffer and be written again at exit,
     which would then fail.
     """
 
@@ -253,7 +253,7 @@ class _Window:
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people; facts that belong to it follow on indented lines."""
+    """One line per event, for people; its facts follow on indented lines."""
 
     def __init__(self, source: str) -> None:
         super().__init__(f"%(asctime)s %(levelname)s {source}[%(process)d] %(name)s: %(message)s")
@@ -263,7 +263,8 @@ class TextFormatter(logging.Formatter):
         lines = [text]
         for name, value in getattr(record, "facts", {}).items():
             lines += _indented(name, value)
-        # Names of files are in it. A line that begins in one is indented, and so never looks like an event of its own.
+        # The text may hold file names. A line that begins inside one is indented, so it never looks like a separate
+        # event.
         return "\n".join([printable(line) for line in "\n".join(lines).split("\n")])
 
 

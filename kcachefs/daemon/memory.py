@@ -4,9 +4,9 @@ Resident pages of a mapped file count as the daemon's memory, although they belo
 reclaimed at any time; monitoring tools cannot tell the difference. So when many have accumulated they are unmapped: the
 pages stay in the page cache, and the next access is a minor fault.
 
-Freed memory stays resident, too: glibc gives each thread an arena of its own, keeps what is freed in it, and buffers of
-all sizes leave holes. So there are few arenas, large buffers are mapped and unmapped one by one, and when the heap has
-grown its holes are given back to the kernel.
+Freed memory stays resident, too: glibc gives each thread an arena of its own and keeps freed memory in it, and buffers
+of all sizes leave holes. So there are few arenas, large buffers are mapped and unmapped one by one, and when the heap
+has grown, its holes are given back to the kernel.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MAPPED_MAX = 160 << 20
 """How many resident bytes of mapped files are tolerated."""
 
 HEAP_GROWTH = 8 << 20
-"""How much the process may grow until it looks for free memory: that stops all threads for a moment."""
+"""How much the process may grow before it returns free memory, which stops all threads for a moment."""
 ARENAS_MAX = 2
 LARGE = 512 << 10
-"""Buffers of this size are never a part of the heap; by itself glibc would raise that to 32 MiB."""
+"""Buffers from this size on are never part of the heap; by itself glibc would raise the threshold to 32 MiB."""
 TOP_MAX = 4 << 20
-"""Free memory that the end of the heap may keep."""
+"""How much free memory the end of the heap may keep."""
 
 
 def trim(mapped: Path, limit: int = MAPPED_MAX) -> bool:
@@ -38,7 +38,7 @@ def trim(mapped: Path, limit: int = MAPPED_MAX) -> bool:
 
 
 class Heap:
-    """What this process has allocated, kept close to what it uses. One thread at a time."""
+    """Keeps the allocated memory of this process close to what it uses. One thread at a time."""
 
     def __init__(self) -> None:
         self._after_trim = 0
@@ -53,14 +53,14 @@ class Heap:
 
 
 def bound_heap() -> None:
-    """Say how this process allocates memory. Before there are threads."""
+    """Set how this process allocates memory. Call this before it starts threads."""
     libc.mallopt(libc.M_ARENA_MAX, ARENAS_MAX)
     libc.mallopt(libc.M_MMAP_THRESHOLD, LARGE)
     libc.mallopt(libc.M_TRIM_THRESHOLD, TOP_MAX)
 
 
 def resident_private_bytes() -> int:
-    """How much memory is resident in this process that no file backs."""
+    """How much memory that no file backs is resident in this process."""
     return _pages(1) - _pages(2)
 
 

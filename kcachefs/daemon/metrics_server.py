@@ -1,9 +1,9 @@
 """`GET /metrics` over HTTP, from a thread of the supervisor: for a Prometheus that scrapes a mount as a service.
 
-Whoever can connect may be slow or hostile. So one thread serves a few connections at a time without waiting for any of
-them, and drops the oldest for a new one; a request is a few kilobytes and a few seconds at most; and the worker is
-asked at most twice a second, however many ask here. The supervisor's own work is done in another thread and waits for
-nothing here.
+Any client may be slow or hostile. So one thread serves a few connections at a time without waiting for any of them, and
+drops the oldest for a new one. A request may take a few kilobytes and a few seconds at most. The worker is asked at
+most twice a second, however many clients ask. The supervisor's own work runs in another thread and waits for nothing
+here.
 
 While the worker is being replaced, or does not answer, the reply has what the supervisor knows by itself.
 """
@@ -22,7 +22,7 @@ from kcachefs.errors import MountError
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 16
-"""Served at a time; one more takes the place of the oldest."""
+"""How many connections are served at a time; one more takes the place of the oldest."""
 REQUEST_MAX = 8 << 10
 PATIENCE_SECONDS = 10.0
 """How long a connection may take from beginning to end."""
@@ -31,7 +31,7 @@ FRESH_SECONDS = 0.5
 _TURN_SECONDS = 1.0
 """How often connections that took too long are looked for."""
 _PAUSE_SECONDS = 0.05
-"""After an error that may come again at once, such as running out of descriptors."""
+"""How long to wait after an error that may come again at once, such as running out of descriptors."""
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -55,13 +55,13 @@ def listen(address: str) -> socket.socket:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Where it listens, with the port that the kernel chose if none was given."""
+    """The address of a listening socket, with the port that the kernel chose if none was given."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class _Connection:
-    """The request as far as it was read, and what is left to send of the reply."""
+    """The part of the request that was read so far, and the part of the reply that is still to be sent."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
@@ -72,7 +72,7 @@ class _Connection:
 
 
 class MetricsServer:
-    """Serves what `collect` returns, which may take a moment and is called in the server's own thread."""
+    """Serves what `collect` returns. It is called in the server's own thread, and may take a moment."""
 
     def __init__(self, listener: socket.socket, collect: Callable[[], bytes]) -> None:
         self._listener = listener
@@ -100,7 +100,7 @@ class MetricsServer:
         for key, _ in self._selector.select(_TURN_SECONDS):
             if key.data is None:
                 self._accept()
-            elif key.data in self._connections:  # not if it was dropped for another a moment ago
+            elif key.data in self._connections:  # unless it was dropped for another a moment ago
                 self._go_on(key.data)
         now = time.monotonic()
         for late in [one for one in self._connections if one.until < now]:
@@ -134,7 +134,7 @@ class MetricsServer:
 
     def _read(self, one: _Connection, chunk: bytes) -> None:
         if one.is_answered:
-            return  # what comes after the request is thrown away: closing at once could cost the client the reply
+            return  # anything after the request is thrown away: closing at once could cost the client the reply
         one.request += chunk
         if b"\r\n\r\n" in one.request or b"\n\n" in one.request or len(one.request) >= REQUEST_MAX:
             one.reply = memoryview(self._reply_to(one.request))

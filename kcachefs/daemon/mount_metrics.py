@@ -1,4 +1,4 @@
-"""What the supervisor serves as metrics: those of its worker, or what it knows by itself while no worker answers."""
+"""The metrics that the supervisor serves: those of its worker, or what it knows by itself while no worker answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class MountMetrics:
     """The metrics of one mount over HTTP."""
 
     def __init__(self, config: MountConfig, state: MountState) -> None:
-        """Listens already, so that a mount whose address is taken is refused before anything is mounted.
+        """Listen at once, so that a mount whose address is taken is refused before anything is mounted.
 
-        An address in a configuration file serves the first mount that uses the file; the others do without.
+        An address from a configuration file goes to the first mount that uses the file; the others do without.
         """
         self._state = state
         self._listener: socket.socket | None = None

@@ -34,7 +34,7 @@ class Option(NamedTuple):
     """One option. `read` turns what people write into the value, or raises UsageError."""
 
     name: str
-    """As in fstab and the configuration files; on the command line with `-` for `_`."""
+    """Spelled as in fstab and the configuration files; the command line has `-` for `_`."""
     read: Callable[[str, Any], Any]
     value_in: Callable[[MountConfig], Any]
     """Its value in the configuration of a mount."""
@@ -86,7 +86,7 @@ def limits_of(values: Mapping[str, Any], before: Limits | None = None) -> Limits
 
 
 def _merged(old: dict[str, int], new: Mapping[str, int | None] | None) -> dict[str, int]:
-    """Sizes by namespace after a change; None takes one away."""
+    """Sizes by namespace after a change; None removes the size of a namespace."""
     return {name: size for name, size in {**old, **(new or {})}.items() if size is not None}
 
 
@@ -218,7 +218,7 @@ def _id(flag: str, given: Any) -> int:
 
 
 def _address(flag: str, given: Any) -> str:
-    """ADDRESS:PORT as numbers; without an address, of this host only. No name: looking one up could take long."""
+    """ADDRESS:PORT with a numeric address; without one, this host only. Looking up names could take long."""
     host, _, port = str(given).rpartition(":")
     host = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(host, host)
     number = _integer(port)

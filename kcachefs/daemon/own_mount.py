@@ -1,8 +1,8 @@
-"""The supervisor's own mount, told from a later one at the same place.
+"""Tells the supervisor's own mount from a later one at the same place.
 
-After `kcachefs umount` another supervisor may mount there while this one still ends. The numbers that /proc shows of a
-mount and its device are given out again at once, so the later mount usually has them. From Linux 6.8 on, a mount also
-has a number that no other mount ever gets. Before that, the record of the later mount has to tell.
+After `kcachefs umount` another supervisor may mount there while this one is still ending. The kernel reuses the numbers
+that /proc shows for a mount and its device at once, so the later mount usually has the same ones. From Linux 6.8 on, a
+mount also has a number that no other mount ever gets. On older kernels, only the record of the later mount can tell.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kcachefs.engines import mounting
 from kcachefs.errors import MountBusy
 
 _FIRST_UNIQUE = 1 << 31
-"""Mounts have unique numbers from here on, and those that are given out again are lower."""
+"""Unique numbers of mounts start here; numbers that are reused are lower."""
 
 
 class OwnMount:
-    """What is mounted at the mountpoint, as long as that is ours."""
+    """The mount at the mountpoint, as long as it is ours."""
 
     def __init__(self, mountpoint: Path, is_replaced: Callable[[], bool]) -> None:
         """`is_replaced`: whether a later supervisor has the record of the mountpoint."""
@@ -29,7 +29,7 @@ class OwnMount:
         self._identity: tuple[str, int] | None = None
 
     def note(self) -> None:
-        """Remember the mount that is there, which was made just now."""
+        """Remember the mount at the mountpoint, which was made just now."""
         self._identity = self._look() or ("gone already", 0)
 
     @property

@@ -1,8 +1,8 @@
 """The supervisor's record of its mount, in the list of mounts: locked as long as the supervisor lives.
 
 The lock tells everybody who shares the runtime directory, in whatever namespace, whether the mount is supervised; the
-kernel drops it with the process. Each version is a new file that is locked before it gets the record's name, so the
-record is never unlocked.
+kernel drops the lock when the process ends. Each version of the record is a new file that is locked before it gets the
+record's name, so the record is never unlocked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcachefs.errors import KcachefsError, describe
 log = logging.getLogger(__name__)
 
 YOUNG_SECONDS = 3600.0
-"""How old the files of a mount get before they are touched: programs that clean /tmp delete after days."""
+"""How old the files of a mount get before they are touched: programs that clean /tmp delete files after some days."""
 
 
 class OwnRecord:
@@ -52,13 +52,13 @@ class OwnRecord:
         self._file = -1
         self._path: Path | None = None
         self._is_late = False
-        """The file is out of date."""
+        """Whether the file is out of date."""
         self._socket: tuple[int, ...] | None = None
         """Identifies the control socket of the serving worker; None if it is not known."""
         self._told_no_socket = False
 
     def write(self) -> str:
-        """Returns why it could not be written, and what to do; then `renew` tries again."""
+        """Write the record. If that fails, returns why, and what to do about it; `renew` then tries again."""
         try:
             path = registry.state_path(self.state.mountpoint, create=True)
             if not self._is_taken(path):
@@ -77,14 +77,14 @@ class OwnRecord:
         return ""
 
     def write_worker(self, pid: int, version: str) -> str:
-        """The worker that serves from now on."""
+        """Record the worker that serves from now on."""
         self.state.worker_pid, self.state.version = pid, version
         self.state.worker_ticks = serving.identify(pid).started
         self._socket = None
         return self.write()
 
     def renew(self) -> None:
-        """Write it again if it is out of date, or gone because somebody cleared or moved the runtime directory."""
+        """Write the record again if it is out of date, or gone because the runtime directory was cleared or moved."""
         with contextlib.suppress(KcachefsError):  # the next heartbeat may find the directory usable
             path = registry.state_path(self.state.mountpoint)
             if self._is_late or not self._is_ours(path):
@@ -92,15 +92,15 @@ class OwnRecord:
             self._keep_young(path)
 
     def _keep_young(self, path: Path) -> None:
-        """In /tmp, where the runtime directory may be, old files get deleted, even locks that somebody holds."""
+        """Touch old files: in /tmp, where the runtime directory may be, they get deleted, even locks that are held."""
         with contextlib.suppress(OSError):
             if not 0 <= time.time() - path.stat().st_mtime < YOUNG_SECONDS:
                 for one in path.parent.glob(f"{glob.escape(path.stem)}.*"):
-                    with contextlib.suppress(OSError):  # it is gone already
+                    with contextlib.suppress(OSError):  # the file is gone already
                         os.utime(one, follow_symlinks=False)
 
     def make_way(self) -> None:
-        """Remove the control socket of the last worker: a confined worker can make a socket, and cannot remove one."""
+        """Remove the control socket of the last worker: a confined worker can make a socket, but not remove one."""
         try:
             path = registry.state_path(self.state.mountpoint)
             if not self._is_taken(path):
@@ -176,9 +176,9 @@ class OwnRecord:
         self._file, self._path = file, path
 
     def _overwrite(self, path: Path) -> bool:
-        """Write it in place, where there is no room for another file; False if it does not fit.
+        """Write the record in place, if there is no room for another file; returns False if it does not fit.
 
-        In one call, and padded rather than truncated, so that nobody reads half a record.
+        It is written in one call, and padded rather than truncated, so that nobody reads half a record.
         """
         if not self._is_ours(path):
             return False
@@ -189,7 +189,7 @@ class OwnRecord:
         return os.pwrite(self._file, encoded, 0) == len(encoded)
 
     def _is_taken(self, path: Path) -> bool:
-        """Whether a later mount at the same place has its record there: this one was hidden, and has users left."""
+        """Whether a later mount at the same place has its record there: ours was hidden, but still has users."""
         return self._file >= 0 and not self._is_ours(path) and registry.is_held(self.state.mountpoint)
 
     def _is_our_socket(self, path: Path) -> bool:
@@ -199,7 +199,7 @@ class OwnRecord:
             return False
         if found == self._socket:
             return True
-        listener = serving.listener_at(path)  # asked once: each time costs the worker a thread
+        listener = serving.listener_at(path)  # asked once, because each question costs the worker a thread
         if listener == self.state.worker_pid:
             self._socket = found
         return listener in (self.state.worker_pid, 0)

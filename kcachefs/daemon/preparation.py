@@ -1,4 +1,4 @@
-"""What a worker does before its first thread: it takes the limits it needs, and gives up rights it does not need."""
+"""Prepares a worker before its first thread: it takes the limits it needs, and gives up rights it does not need."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kcachefs.store.header import make_directory, read_header, refuse_another
 from kcachefs.store.objects import DEFAULT_VOLUME_SIZE
 
 NICENESS = -5
-"""What the scheduler is told, if we may. The lowest is -20, and programs have 0."""
+"""The niceness that we set, if we may. The lowest is -20, and programs have 0."""
 
 
 def raise_priority() -> None:
-    """Get processor time before programs do, where we may: everybody on the mount waits while one keeps them busy."""
+    """Get processor time before programs do, if we may: one busy program must not hold up everybody on the mount."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
 
@@ -34,16 +34,16 @@ def raise_descriptor_limit() -> None:
 
 
 class Preparation(NamedTuple):
-    """What a worker did while it still had the rights of its user."""
+    """The results of what a worker did while it still had the rights of its user."""
 
     control_socket: Path | None
-    """Where it may make one; None where there is no usable directory for it."""
+    """Where the worker may make its control socket; None if there is no usable directory for it."""
     gaps: list[str]
-    """What it could not give up, in words."""
+    """The rights that it could not give up, in words."""
 
 
 def prepare(config: MountConfig, mounted: float | None) -> Preparation:
-    """Do what needs the rights of our user, and give them up. Before the first thread.
+    """Do everything that needs the rights of our user, then give them up. Call this before the first thread starts.
 
     `mounted`: when the mount began, if there was a worker before this one.
     """
@@ -61,7 +61,7 @@ def prepare(config: MountConfig, mounted: float | None) -> Preparation:
             raise
     privileges.drop()
     if mounted is not None:
-        refuse_another(store, mounted)  # or has a format that this code does not know
+        refuse_another(store, mounted)  # also refuses a format that this code does not know
     make_directory(store)
     if mounted is None:
         with contextlib.suppress(FileNotFoundError):  # a new store

@@ -1,9 +1,9 @@
-"""Drops the privileges that a worker does not need, so that whoever takes it over by a request gains little.
+"""Drops the privileges that a worker does not need, so that an attacker who takes it over by a request gains little.
 
 The worker keeps its user, who owns the store. As root it keeps one capability, DAC_OVERRIDE, because the store may lie
 below a folder that only another user can enter; all others are dropped, from the bounding set too, so that nothing can
 regain them. Unmounting is left to the supervisor. Core dumps are off, because they would hold what tenants have stored.
-Whatever the kernel does not know or allow is left unchanged. `confinement.py` takes away the rest of the host.
+Steps that the kernel does not know or allow are skipped. `confinement.py` takes away the rest of the host.
 """
 
 from __future__ import annotations

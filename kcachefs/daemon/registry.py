@@ -39,7 +39,7 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     log_format: str = "text"
     log_level: str = "info"
     hang_seconds: float = 30.0
-    """How long a worker may send no heartbeat before it is replaced."""
+    """How long a worker may go without a heartbeat before it is replaced."""
     resend: bool = True
     """Whether to ask the kernel to send unanswered requests again after a failover."""
     metrics_gid: int | None = None
@@ -50,13 +50,13 @@ class MountConfig(msgspec.Struct, kw_only=True, frozen=True):
     bytecode: str = "auto"
     """Whether commands keep Python's bytecode in the mount: auto, on or off."""
     temporary: bool = False
-    """It ends with the last session that uses it: see `kcachefs.session`."""
+    """Whether the mount ends with the last session that uses it: see `kcachefs.session`."""
     origins: dict[str, str] = {}
     """Where the value of each option comes from, as `kcachefs config` shows it."""
 
 
 class MountState(msgspec.Struct, kw_only=True):
-    """What `status` shows of a mount."""
+    """The state of a mount, as `status` shows it."""
 
     mountpoint: str
     store: str
@@ -74,15 +74,15 @@ class MountState(msgspec.Struct, kw_only=True):
     reloads_failed: int = 0
     """How often a reload failed because the newly installed code could not start."""
     reload_refusal: str = ""
-    """Why the last of those failed."""
+    """Why the last reload that failed did so."""
     version: str = ""
     """The version of the code that the worker runs."""
     metrics: str = ""
     """The address at which metrics are served over HTTP; empty: nowhere."""
     locked: bool = False
-    """The supervisor keeps the record locked as long as it lives. Older ones did not."""
+    """Whether the supervisor keeps the record locked as long as it lives. Older versions did not."""
     namespace: int = 0
-    """The PID namespace in which the numbers of the processes count; 0 if it is not known."""
+    """The PID namespace in which the process numbers are valid; 0 if it is not known."""
     supervisor_ticks: int = 0
     """When the supervisor started, in clock ticks since the machine did; 0 if it is not known."""
     worker_ticks: int = 0
@@ -90,7 +90,7 @@ class MountState(msgspec.Struct, kw_only=True):
     failure: str = ""
     """Why the mount ended before everything was written; empty while it is served."""
     temporary: bool = False
-    """It ends with the last session that uses it."""
+    """Whether the mount ends with the last session that uses it."""
 
     @property
     def uptime_s(self) -> float:
@@ -107,7 +107,7 @@ class MountState(msgspec.Struct, kw_only=True):
         return is_held(self.mountpoint) if self.locked else serving.looks_like_ours(self.supervisor_pid)
 
     def processes(self) -> tuple[int, int]:
-        """The supervisor and the worker by their numbers here; 0 for one that has ended, or has no number here."""
+        """The numbers that supervisor and worker have here; 0 for one that has ended, or has no number here."""
         supervisor = Identity(self.supervisor_pid, self.supervisor_ticks)
         worker = Identity(self.worker_pid, self.worker_ticks)
         serves = worker.pid if serving.is_still(worker, self.namespace) else self._listener() or 0
@@ -127,7 +127,7 @@ class MountState(msgspec.Struct, kw_only=True):
 
 
 def directory(*, create: bool = True) -> Path:
-    """The runtime directory, accessible to its owner only; whoever only reads need not `create` it."""
+    """The runtime directory, accessible to its owner only; readers need not `create` it."""
     path = config.runtime_directory()
     if path.parent == _ANYBODYS:
         path = _unsquatted(path, create=create)
@@ -148,16 +148,16 @@ _NOWHERE = Path("/proc/kcachefs")
 
 
 def _unsquatted(path: Path, *, create: bool) -> Path:
-    """`path`, or where somebody else has taken that name, a directory beside it with a name that nobody could guess.
+    """`path`, or if somebody else took that name, a directory beside it whose name nobody could guess.
 
-    Every command of the user finds the same one: what is theirs already comes first.
+    Every command of the user finds the same directory: one that is the user's already comes first.
     """
 
     def mine() -> list[Path]:
         return [one for one in (path, *sorted(path.parent.glob(f"{path.name}-*"))) if _is_mine_alone(one)]
 
     if _is_mine_alone(path):
-        return path  # a look at all of /tmp takes long where it is full
+        return path  # listing all of /tmp takes long if it is full
     if found := mine():
         return found[0]
     if not os.path.lexists(path):
@@ -182,7 +182,7 @@ def name_of(mountpoint: str) -> str:
     """The name of a mount's files: readable, short enough for a socket address, and unique for each path."""
     try:
         raw = os.fsencode(mountpoint)
-    except UnicodeEncodeError:  # from a record, and this Python's locale cannot express it: there names are UTF-8
+    except UnicodeEncodeError:  # it comes from a record, where names are UTF-8; our locale cannot express it
         raw = mountpoint.encode("utf-8", "surrogateescape")
     digest = hashlib.blake2b(raw, digest_size=8).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', Path(mountpoint).name)[:32] or 'root'}-{digest}"
@@ -190,7 +190,7 @@ def name_of(mountpoint: str) -> str:
 
 @contextlib.contextmanager
 def claimed(mountpoint: str) -> Iterator[None]:
-    """Keep this user's other processes from mounting there during the scope."""
+    """Keep this user's other processes from mounting there while the context lasts."""
     path = directory() / f"{name_of(mountpoint)}.lock"
     try:
         claim = filelock.open_locked(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,9 @@
 """Which processes serve a mount, by their numbers in our PID namespace.
 
 A number in a record proves nothing: another process may have it by now, and in another PID namespace, such as a
-container's, it is another process from the start. So a record also says when its processes started and in which
-namespace it counts. The control socket answers what the record leaves open: the kernel knows who listens there.
+container's, it means another process from the start. So a record also says when its processes started, and in which
+namespace their numbers are valid. The control socket settles what the record leaves open: the kernel knows which
+process listens there.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ def identify(pid: int) -> Identity:
 
 
 def is_still(process: Identity, counted_in: int) -> bool:
-    """Whether this process runs; its number counts in that namespace."""
+    """Whether this process still runs. Its number is valid in the namespace `counted_in`."""
     return bool(process.started) and counted_in == pid_namespace.current() and identify(process.pid) == process
 
 
 def parent_of(pid: int) -> int:
-    """0 if it has ended, or has none that we can see."""
+    """The parent of a process; 0 if the process has ended, or has no parent that we can see."""
     fields = _stat(pid) if pid_namespace.current() else []
     return int(fields[1]) if fields else 0
 
@@ -73,7 +74,7 @@ def listener_at(path: Path) -> int | None:
 
 
 def bind(path: Path) -> socket.socket:
-    """A socket for its owner only; the path must be free. By the umask: a confined worker cannot change modes."""
+    """A socket for its owner only, by the umask: a confined worker cannot change modes. The path must be free."""
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -99,22 +100,22 @@ def short_address(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def opened(numbers: Callable[[], tuple[int, ...]]) -> Iterator[list[int]]:
-    """Descriptors of the processes that have these numbers; `numbers` leaves out, or says 0 for, what has ended."""
+    """Descriptors of the processes with these numbers; `numbers` omits ended processes, or returns 0 for them."""
     with contextlib.ExitStack() as closing:
         processes = {}
         for pid in filter(None, numbers()):
             with contextlib.suppress(ProcessLookupError):
                 processes[pid] = os.pidfd_open(pid)
                 closing.callback(os.close, processes[pid])
-        # Asked again: before it was opened, a process could end and its number go to another.
+        # Asked again: a process could end, and its number go to another, before we opened it.
         still = numbers() if processes else ()
         yield [process for pid, process in processes.items() if pid in still]
 
 
 def ended(process: int, seconds: float | None = None) -> bool:
-    """Wait until the process of a descriptor has ended, or for so long; returns whether it has.
+    """Wait for at most `seconds` until the process of a descriptor has ended; returns whether it has.
 
-    By poll: select fails with descriptors from 1024 on, and we may be in a program that has many files open.
+    This uses poll: select fails with descriptors from 1024 on, and we may be in a program that has many files open.
     """
     poll = select.poll()
     poll.register(process, select.POLLIN)  # a pidfd becomes readable when its process has ended
@@ -128,7 +129,7 @@ def send(process: int, number: signal.Signals) -> None:
 
 
 def _stat(pid: int) -> list[str]:
-    """What /proc/PID/stat says after the name, from the state on; empty if the process has ended."""
+    """The fields of /proc/PID/stat after the name, from the state on; empty if the process has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

@@ -65,7 +65,7 @@ class Supervisor:
         self._newcomer: WorkerProcess | None = None
         """The worker of a reload, until it is warm. The standby stays until then: the worker may die meanwhile."""
         self._handing_over = False
-        """The next worker that begins completes a reload."""
+        """Whether the next worker that begins completes a reload."""
         self._stopping = False
         self._told_to_finish: WorkerProcess | None = None
         self._reload_requested = False
@@ -120,7 +120,7 @@ class Supervisor:
         return None
 
     def _start_log(self, foreground: bool) -> None:
-        # SIGHUP from a terminal that closes means stop; without a terminal it comes from whatever rotates the logs.
+        # SIGHUP from a closing terminal means stop; without a terminal, it comes from the program that rotates logs.
         in_terminal = foreground and logs.has_terminal()
         if in_terminal:
             signal.signal(signal.SIGHUP, self._stop)
@@ -137,7 +137,7 @@ class Supervisor:
         )
 
     def _forward_signal(self, number: int) -> None:
-        """Runs in the log's own thread."""
+        """Pass a signal on to the workers and the agent. Runs in the log's own thread."""
         if number == signal.SIGHUP:
             self._started_workers.hang_up()
         elif self._worker is not None:
@@ -226,7 +226,7 @@ class Supervisor:
         self._record.renew()
         if self._stopping or not self._record.lost_socket():
             return
-        if self._mount.is_there:  # else a later mount makes its own now
+        if self._mount.is_there:  # otherwise a later mount makes its own socket now
             bound = self._record.make_socket()
             if bound is not None:
                 with bound:
@@ -269,7 +269,7 @@ class Supervisor:
         until, pause = time.monotonic() + GIVE_UP_SECONDS, 0.1
         while True:
             if self._standby is None and self._newcomer is not None:
-                self._promote_newcomer()  # no other would be there sooner
+                self._promote_newcomer()  # no other worker would be ready sooner
             if self._handing_over:
                 self._handing_over = False
                 self._state.reloads += 1
@@ -336,15 +336,15 @@ class Supervisor:
         self._record.write()
 
     def _stop(self, number: int, frame: object) -> None:
-        """SIGTERM: unmount. A busy mount is detached at once, and the worker, or its successor, told to finish."""
+        """Unmount on a signal. A busy mount is detached at once, and the worker or its successor is told to finish."""
         self._stopping = True
         with contextlib.suppress(MountError):
-            if self._device >= 0:  # else what is there was there before
+            if self._device >= 0:  # otherwise any mount there is not ours
                 self._mount.take_away()
         self._finish()
 
     def _finish(self) -> None:
-        """Tell the worker to finish, once; if the kernel has dropped the mount, the worker knows."""
+        """Tell the worker to finish, once. If the kernel has dropped the mount, the worker knows already."""
         worker = self._worker
         if worker is None or worker is self._told_to_finish:
             return

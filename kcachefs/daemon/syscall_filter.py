@@ -1,7 +1,8 @@
 """The system calls that a worker never makes, refused by a seccomp filter. It closes what Landlock leaves open.
 
-Above all these: connecting to a socket that has a path, such as a container engine's, which would do anything for root;
-changing modes and owners of root's files; starting programs; and io_uring, which would get around the filter.
+It refuses above all: connecting to a socket that has a path, such as that of a container engine, which would do
+anything for root; changing modes and owners of root's files; starting programs; and io_uring, which would get around
+the filter.
 
 The kernel remembers which calls the filter always allows, so those on the path of a request cost nothing more. A filter
 is per thread, and new threads and processes inherit it.
@@ -58,7 +59,8 @@ REFUSED = {
 }
 """Calls that fail with EPERM whatever their arguments."""
 JUDGED = {"socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "ioctl": (16, 29), "seccomp": (317, 277)}
-"""Calls judged by their arguments. clone3 hides them, so it fails as on a kernel without it, and callers use clone."""
+"""Calls judged by their arguments. clone3 hides its arguments, so it fails as on a kernel without it, and callers use
+clone."""
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """The column of the tables above, and the kernel's number for the architecture."""
@@ -76,11 +78,11 @@ _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
 _INSTRUCTION = struct.Struct("<HBBI")
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
-"""Where struct seccomp_data has them; an argument is 8 bytes, its low half first."""
+"""Offsets in struct seccomp_data; an argument is 8 bytes, its low half first."""
 
 
 def apply() -> None:
-    """Refuse those calls from now on, in this thread and those that it starts. Needs no_new_privs."""
+    """Refuse these calls from now on, in this thread and in all threads that it starts. Needs no_new_privs."""
     machine = os.uname().machine
     if machine not in _MACHINES or struct.calcsize("P") != 8:
         raise OSError(errno.ENOSYS, f"no filter of system calls has been written for {machine}")
@@ -132,7 +134,7 @@ def _program(column: int, architecture: int) -> list[bytes]:
 
 
 def _judge(number: int, steps: list[bytes]) -> list[bytes]:
-    """These steps for one call; the last of them must return."""
+    """Apply these steps to one call; the last step must return."""
     return [_step(_EQUAL, number, on_false=len(steps)), *steps]
 
 

@@ -75,9 +75,9 @@ COLLECT_PAUSE = 10.0
 TRIM_PAUSE = 1.0
 OFFER_PAUSE = 2.0
 OFFER_SECONDS = 8.0
-"""How long an unmount waits until what was compiled is published."""
+"""How long an unmount waits for newly compiled entries to be published."""
 ENGINE_ENDED = 0
-"""What the main thread is told, besides the numbers of signals."""
+"""Sent to the main thread, which otherwise receives the numbers of signals."""
 
 
 class Worker:
@@ -123,7 +123,7 @@ class Worker:
         self._hang_seconds = config.hang_seconds
         self._heap = memory.Heap()
         self._wakeups, self._wakeup = socket.socketpair()
-        """What ends the main thread's wait. Both stay open: the engine may end when nobody waits for it any more."""
+        """They end the main thread's wait. Both stay open: the engine may end when nobody waits for it any more."""
         self._wakeup.setblocking(False)
         self._failure: BaseException | None = None
         """Why the engine ended, if not because the mount is gone."""
@@ -161,7 +161,7 @@ class Worker:
             raise self._failure
 
     def _make_socket(self) -> None:
-        """Make the control socket. A successor that cannot serves without it: the supervisor may send one later."""
+        """Make the control socket. A successor that fails to serves without it: the supervisor may send one later."""
         try:
             if self._socket is not None:
                 self._control.listen(serving.bind(self._socket))
@@ -199,7 +199,7 @@ class Worker:
         """Write everything to disk."""
         log.info("served %s", self._kernel.requests())
         self._idle_work.stop()
-        with contextlib.suppress(NoSpace):  # whatever cannot be folded now stays in the journal
+        with contextlib.suppress(NoSpace):  # changes that cannot be folded now stay in the journal
             self.fs.settle()
         if self._offers is not None:
             self._offers.finish(OFFER_SECONDS)
@@ -230,7 +230,7 @@ class Worker:
     def _wait(self, supervisor: socket.socket) -> None:
         """Send heartbeats until the engine has ended or a signal asks to finish.
 
-        A heartbeat is due every second, unless the engine is still at the request of the last look.
+        A heartbeat is sent every second, unless the engine is still at the same request as at the last look.
         """
         request: object = None
         seconds = min(FIRST_HEARTBEAT_SECONDS, self._hang_seconds / 4)
@@ -364,7 +364,7 @@ def main() -> None:
     raise_descriptor_limit()
     with socket.socket(fileno=supervisor_socket) as supervisor:
         if failure is not None:
-            refuse(supervisor, failure)  # before the worker that serves now is told to go
+            refuse(supervisor, failure)  # before the worker that serves now is told to hand over
         began = wait_to_begin(supervisor)
         try:
             if not began.resumed:  # once per mount

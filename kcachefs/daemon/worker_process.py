@@ -34,7 +34,7 @@ _SECRETS = ("AWS_", "AZURE_", "GOOGLE_", "IDENTITY_", "MSI_", "SERVICE_ACCOUNT")
 
 
 class WorkerEvent(Enum):
-    """What ended the supervisor's wait for a worker."""
+    """The event that ended the supervisor's wait for a worker."""
 
     HEARTBEAT = auto()
     EXITED = auto()
@@ -59,9 +59,9 @@ class WorkerProcess:
         # SEQPACKET keeps message boundaries: each message is one notification.
         self._notifications, their_notifications = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log_files, their_log_files = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._log_files.setblocking(False)  # a worker that does not look must not stop the supervisor
+        self._log_files.setblocking(False)  # a worker that does not read must not block the supervisor
         self.agents, their_agents = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        """For sockets that lead to the fleet's agent."""
+        """Carries sockets that lead to the fleet's agent."""
         theirs = (their_socket, their_notifications, their_log_files, their_agents)
         inherited = [device, request_buffer, *(one.fileno() for one in theirs)]
         successor = [f"{mounted:.3f}"] if mounted is not None else []
@@ -135,7 +135,7 @@ class WorkerProcess:
         return Refusal.from_line(line, default=self.refusal)
 
     def leave(self, refusal: Refusal, seconds: float) -> Refusal:
-        """Wait for the exit of a worker that did not begin; returns its refusal with what its exit code adds."""
+        """Wait for the exit of a worker that did not begin; returns its refusal, corrected by its exit code."""
         code = self.end(seconds)
         if code in (-signal.SIGBUS, -signal.SIGSEGV):  # LMDB reads through a map, and trusts what it reads
             return Refusal(3, f"{self._store}: its catalog is damaged; run: kcachefs fsck --repair")
@@ -150,7 +150,7 @@ class WorkerProcess:
 
     def watch(self, wakeup: int, patience: float, newcomer: WorkerProcess | None = None) -> WorkerEvent:
         """Wait for a heartbeat, the worker's exit, `patience` seconds of silence, or a byte on the pipe `wakeup`;
-        while a `newcomer` starts, also for that.
+        while a `newcomer` starts, wait for it as well.
         """
         poll = select.poll()
         for descriptor in (self._pidfd, self._socket.fileno(), wakeup):
@@ -162,7 +162,7 @@ class WorkerProcess:
         remaining = min(silent, late) - time.monotonic()
         found = poll.poll(max(0.0, remaining) * 1000)
         if not found and silent <= late:
-            # Whatever stopped us may have stopped the worker (SIGSTOP, a frozen container): it goes on only now.
+            # Whatever stopped us (SIGSTOP, a frozen container) may have stopped the worker, which only now goes on.
             found = poll.poll(LAST_CHANCE_SECONDS * 1000)
         ready = {descriptor for descriptor, _ in found}
         if self._pidfd in ready:
@@ -190,7 +190,7 @@ class WorkerProcess:
             socket.send_fds(self._log_files, [b"log"], [file])
 
     def send_control_socket(self, bound: socket.socket) -> None:
-        """Have it take commands there."""
+        """Have the worker take commands at this socket."""
         with contextlib.suppress(OSError):
             socket.send_fds(self._socket, [CONTROL + b"\n"], [bound.fileno()])
 
@@ -220,7 +220,7 @@ class WorkerProcess:
         self._socket.close()
 
     def _receive(self) -> bytes:
-        """What it said next; empty if it is gone, perhaps without having read what we sent (ECONNRESET), or hangs."""
+        """The worker's next message; empty if it is gone, perhaps without having read ours (ECONNRESET), or hangs."""
         try:
             return self._socket.recv(4096)
         except OSError:
@@ -271,7 +271,7 @@ class StartedWorkers:
 
 
 def _without_secrets() -> dict[str, str]:
-    """Our environment without what only the fleet's agent needs. A proxy's address may hold a password."""
+    """Our environment without variables that only the fleet's agent needs. A proxy's address may hold a password."""
     return {
         name: value
         for name, value in own_python.environment().items()

@@ -1,7 +1,7 @@
-"""What supervisor and worker say to each other: lines over a socket pair, and the worker's exit code.
+"""The protocol between supervisor and worker: lines over a socket pair, and the worker's exit code.
 
-A worker is started before it is needed: it imports everything, looks whether it knows the store's format, reports that
-it is warm, and waits. When told to begin it opens the store, serves the mount, and reports that it is ready, or why it
+A worker is started before it is needed: it imports everything, checks that it knows the store's format, reports that it
+is warm, and waits. When told to begin, it opens the store, serves the mount, and reports that it is ready, or why it
 cannot serve; from then on it sends a heartbeat every second. A waiting worker exits when the supervisor closes its end
 of the socket.
 
@@ -45,10 +45,10 @@ FIRST_HEARTBEAT_SECONDS = 0.25
 
 
 class Beginning(NamedTuple):
-    """What a worker is told when it is to serve. It counts nothing that outlives it, so the supervisor tells it."""
+    """Tells a worker to serve, and passes on what outlives a worker, which only the supervisor can count."""
 
     resumed: bool
-    """It takes over from a worker that died or left."""
+    """Whether it takes over from a worker that died or left."""
     started: float
     """When it was mounted, in seconds since 1970."""
     restarts: int

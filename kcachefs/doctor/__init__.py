@@ -1,4 +1,4 @@
-"""What `kcachefs doctor` checks: the host, the places of store and caches, and the mounts. Looking changes nothing."""
+"""The checks of `kcachefs doctor`: the host, the places of store and caches, and the mounts. They change nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["NOTE", "OK", "PROBLEM", "Finding", "examine"]
 
 
 def examine(store: Path | None, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Every finding, what mounting depends on first; the store is the default one if none is named."""
+    """Every finding, beginning with what mounting depends on; `store` is the default store if it is None."""
     yield from host.fuse_device()
     yield from host.mount_helper()
     yield from host.sharing_with_others(Path("/etc/fuse.conf"))

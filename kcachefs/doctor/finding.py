@@ -10,11 +10,11 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, what was found, and what to do about it."""
+    """What was checked, what was found, and how to fix it."""
 
     level: str
     subject: str
     message: str
     remedy: str = ""
     mend: Callable[[], None] | None = None
-    """What `doctor --fix` does about it, where that is safe to do without asking."""
+    """The fix that `doctor --fix` applies, if one is safe to apply without asking."""

@@ -1,4 +1,4 @@
-"""Checks what the host offers: /dev/fuse, the mount helper, the kernel, and the versions of the frameworks."""
+"""Checks the host: /dev/fuse, the mount helper, the kernel, and the versions of the frameworks."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def kernel(release: str) -> Iterator[Finding]:
 
 
 def confinement(landlock: int) -> Iterator[Finding]:
-    """Whether a worker that somebody takes over still reaches the host; `landlock` is the kernel's version of it."""
+    """Whether an attacker who takes over a worker could reach the host; `landlock`: the kernel's Landlock version."""
     if landlock < LANDLOCK_MIN:
         yield Finding(
             NOTE,

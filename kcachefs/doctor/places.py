@@ -1,4 +1,4 @@
-"""Checks where the store and the frameworks' caches are, and torch's link to its precompiled header."""
+"""Checks where the store and the caches of frameworks and Python are, and torch's link to its precompiled header."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def judge_store(store: Path, fstype: str) -> Finding:
 
 
 def configuration(store: Path) -> Iterator[Finding]:
-    """Whether the next mount of the store could be made with the configuration that holds, and has room on the disk."""
+    """Whether the present configuration allows the next mount of the store, and whether the disk has room for it."""
     try:
         settings = mount_settings(store.with_name(f"{store.name}.mount"), store)
     except KcachefsError as error:
@@ -78,14 +78,14 @@ def configuration(store: Path) -> Iterator[Finding]:
 
 
 def disk_space(settings: MountConfig) -> Iterator[Finding]:
-    """Whether the disk has as much free as a mount is to leave."""
+    """Whether the disk has as much free space as the mount has to leave free."""
     if complaint := shortage(settings):
         message, _, remedy = complaint.partition("; ")
         yield Finding(PROBLEM, "disk", message, remedy)
 
 
 def cache_locations(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Caches of installed frameworks that are outside any mount, on filesystems that do not suit them."""
+    """Finds caches of installed frameworks that are outside any mount, on filesystems that do not suit them."""
     for framework in FRAMEWORKS:
         now = where_now(framework, environ)
         if not framework.variables or installed_version(framework) is None or not now.startswith("/"):
@@ -112,7 +112,7 @@ def cache_locations(environ: Mapping[str, str]) -> Iterator[Finding]:
 def header_link() -> Iterator[Finding]:
     place = headers.header_folder()
     target = headers.link_target(place)
-    # os.path, because a Path raises the ENOTCONN of a dead mount.
+    # We use os.path here, because Path would raise the ENOTCONN of a dead mount.
     if target is not None and not os.path.isdir(target):
         yield Finding(
             PROBLEM,
@@ -131,7 +131,7 @@ def header_link() -> Iterator[Finding]:
 
 
 def bytecode(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Where Python's bytecode is kept for a command that is started here, and why."""
+    """Where a command that is started here would keep Python's bytecode, and why."""
     judged = pycs.judge_command([], environ, _wish())
     if judged.is_used and not environ.get(pycs.PREFIX):
         yield Finding(NOTE, "Python's bytecode", f"{judged.reason}: each start compiles it again", _KEEP_BYTECODE)

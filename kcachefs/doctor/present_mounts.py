@@ -1,7 +1,7 @@
-"""Checks the mounts of the host: whether they answer, allow execution, and are at the path they were filled at.
+"""Checks the mounts of the host: whether they answer, allow execution, and are at the path where they were filled.
 
-Asking a mount that does not answer, or the disk of its store, can block forever: so each is asked from a thread that is
-abandoned when it does not come back. All are asked at once, so that many silent ones take no longer than one.
+Asking a mount that does not answer, or the disk of its store, can block forever. So each is asked from a thread of its
+own, which is abandoned if it does not return. All are asked at once, so that many silent ones take no longer than one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUPS_SAMPLED = 20
 
 
 def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
-    """Mounts that are dead, that forbid what compilers need, or that were filled at another path."""
+    """Finds mounts that are dead, that do not allow execution, that lack room, or that were filled at another path."""
     dead = {state.mountpoint: state for state in registry.dead_mounts()}
     ours = [mount for mount in table if mount.fstype == mounting.FSTYPE]
     answers = [(_ask_store(Path(mount.mountpoint)), _ask(partial(os.statvfs, mount.mountpoint))) for mount in ours]
@@ -83,7 +83,7 @@ def _silent(mount: mounting.Mounted, ours: registry.MountState | None) -> Findin
 
 
 def _ask(question: Callable[[], object]) -> Callable[[], bool]:
-    """Begin to ask. The function returned waits, and says whether an answer came in time, and without an error."""
+    """Begin to ask, and return a function that waits and says whether an answer came in time and without an error."""
     answered = threading.Event()
     until = time.monotonic() + ANSWER_SECONDS
 
@@ -103,9 +103,10 @@ def _ask(question: Callable[[], object]) -> Callable[[], bool]:
 
 
 def _ask_store(mountpoint: Path) -> Callable[[], Finding | None]:
-    """Begin to ask what keeps a mount of this user from reading or writing its store. It may well answer from memory.
+    """Begin to ask what keeps a mount of this user from reading or writing its store.
 
-    The function returned waits, and returns what was found; None if there is nothing.
+    The mount itself may answer from memory even then. Returns a function that waits and returns the finding, or None if
+    nothing is wrong.
     """
     state = registry.read(str(mountpoint))
     if state is None or not state.alive:
@@ -144,14 +145,14 @@ def _trouble_with_header(mountpoint: Path, store: Path) -> Finding | None:
 
 
 def _disk_space(mountpoint: Path) -> Iterator[Finding]:
-    """Whether the disk of a mount of this user has as much free as the mount is to leave now."""
+    """Whether the disk of this user's mount has as much free space as the mount's present settings leave free."""
     with contextlib.suppress(KcachefsError, OSError):
         if registry.read(str(mountpoint)) is not None:
             yield from disk_space(control.ask_mount(mountpoint, "settings", MountConfig, seconds=ANSWER_SECONDS))
 
 
 def _engine(mountpoint: Path) -> str:
-    """The engine that serves a mount of this user; empty for the mounts of others."""
+    """The engine that serves this user's mount; empty for another user's mount."""
     with contextlib.suppress(KcachefsError, OSError):
         state = registry.read(str(mountpoint))
         return state.engine if state is not None else ""
@@ -159,7 +160,10 @@ def _engine(mountpoint: Path) -> str:
 
 
 def _filled_at(mountpoint: Path) -> str | None:
-    """Another path at which Triton wrote into this mount, as its group files show; None if it was this one."""
+    """The other path at which Triton wrote into this mount, as its group files show; None if there is none.
+
+    A single group file that was written at the present path is enough for None.
+    """
     others: list[str] = []
     for group in _some_groups(mountpoint):
         try:
@@ -177,7 +181,7 @@ def _filled_at(mountpoint: Path) -> str | None:
 
 
 def _some_groups(mountpoint: Path) -> Iterator[bytes]:
-    """Group files of Triton, as the mount hands them out: to open them would be a use of their entries."""
+    """Triton's group files, requested as artefacts: opening them would be a use of their entries."""
     with contextlib.suppress(KcachefsError, OSError):
         asked = InsightReports.of(mountpoint)
         entries = [one.entry for one in asked.entries() if one.path.startswith("triton/")]

@@ -1,7 +1,7 @@
-"""Engines speak with the kernel. Both are thin layers over the one core.
+"""Engines talk to the kernel. Both are thin layers over the same core.
 
-An engine comes in two halves, because the filesystem stands between them: the kernel that the filesystem tells of
-changes is made first, then the filesystem, then the engine that serves it.
+An engine comes in two halves, because the filesystem stands between them. The `Kernel` is made first: the filesystem
+reports changes to it. The filesystem is made next, and the engine that serves it last.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ ENGINES = ("direct", "pyfuse3")
 
 
 class Engine(Protocol):
-    """What the worker asks of an engine."""
+    """The interface of every engine, as the worker uses it."""
 
     def serve(self) -> None:
         """Answer requests until the filesystem is unmounted."""
 
     def stop(self) -> None:
-        """No more requests need an answer. Called from another thread, also when `serve` has ended by itself."""
+        """Say that no more requests need an answer. Called from another thread, even after `serve` has returned."""
 
     def request_at_hand(self) -> object:
-        """What it is working on; None while it waits. If the answer stays the same for long, the engine hangs."""
+        """The request being worked on; None while the engine waits. If it stays the same for long, the engine hangs."""
 
 
 def prepare_engine(
     name: str, device: int, requests: int, relay: socket.socket, *, resumed: bool = False, resend: bool = True
 ) -> tuple[Kernel, Callable[[Filesystem], Engine]]:
-    """The kernel behind a /dev/fuse descriptor that is mounted already, and what makes the engine of that name for it.
+    """Return the kernel behind a mounted /dev/fuse descriptor, and a function that makes the named engine for it.
 
-    `requests` is the memory of the request buffer, `relay` leads to the supervisor's notification relay.
+    `requests` is the descriptor of the request buffer's memory; `relay` leads to the supervisor's notification relay.
     """
     if name == "pyfuse3":
         try:

@@ -1,15 +1,16 @@
-"""Busy polling: whether to look for the next request for a moment before going to sleep for it.
+"""Busy polling: whether to look for the next request for a moment before sleeping until it comes.
 
 A program that works through names or files makes its next request 10 to 100 µs after the last reply. Going to sleep and
-being woken in between takes about as long again, and a processor that slept is slow at first. On a busy machine polling
-takes time from the very programs that are waited for. So it is only done while a processor is free, and only while it
-finds something: a pause now and then is forgiven, a program that always takes its time is not polled for.
+being woken in between takes about as long again, and a processor that slept is slow at first. But on a busy machine
+polling takes time from the very programs that we wait for. So we poll only while a processor is free, and only while
+polling finds requests. A pause now and then is forgiven, but a program that always takes its time is not polled for.
 
-Where several processors are idle, polling longer pays for a start that finds everything compiled: it asks for a file,
-works with it for some 100 µs, and asks for the next.
+If several processors are idle, longer polling pays off for a program start that finds everything compiled: it asks for
+a file, works with it for some 100 µs, and asks for the next.
 
 All but the briefest polling is paid for from a budget: a second at a stretch, and in the long run a sixteenth of a
-processor. While a thread of the pool works for a client there is none: it would take the interpreter from that thread.
+processor. We do not poll at all while a thread of the pool works for a client: polling would take the interpreter from
+that thread.
 
 benchmarks/README.md has the measurements behind the numbers.
 """
@@ -25,20 +26,22 @@ from kcachefs.engines.unused_inodes import UnusedInodes
 from kcachefs.free_processors import FreeProcessors
 
 SHORT_NS, LONG_NS = 3_000, 60_000
-"""Gaps before a request. A shorter one means that the request was waiting already, a longer one that it was not worth
-polling for, unless polling takes that long anyway. In between, the gap may be no more than the time to wake up."""
+"""Limits for the gap before a request. After a gap shorter than the first, the request was waiting already. A gap
+longer than the second was not worth polling for, unless polling takes that long anyway. A gap in between may be no more
+than the time to wake up."""
 BRIEF_NS, USUAL_NS, PATIENT_NS = 25_000, 100_000, 1_000_000
-"""How long to poll: with an empty budget or no processor to spare, with one, with several."""
+"""How long to poll: with an empty budget or no idle processor, with one or two idle, with more."""
 BUDGET_NS, EARNED = 1_000_000_000, 16
 """How much polling can be saved up, and how many nanoseconds earn one of polling."""
 PAUSE_MS = 2
 """After this long without a request, unused inodes are removed. A program that removes a tree pauses for less."""
 _PATIENT_IDLE = 3
-"""So many idle processors allow the longest polling."""
+"""This many idle processors allow the longest polling."""
 _SUCCESSES_MIN, _SUCCESSES_MAX = 4, 32
-"""Polling begins above the first; the second is how many are remembered, so that a few long gaps are forgiven."""
+"""We poll only after more successes than the first. At most the second number is remembered, enough to forgive a few
+long gaps."""
 _TOLERANCE = 0.1
-"""Processors: what is measured by time is not that exact."""
+"""In processors: measured times are not exact, so a processor counts as free even if this share of it is not."""
 _now = time.monotonic_ns
 
 
@@ -56,26 +59,27 @@ class BusyPolling:
         poll.register(device, select.POLLIN)
         self._poll = poll.poll
         self._meanwhile = meanwhile
-        """What to do first, in a few microseconds, when no request is there yet. Raises nothing."""
+        """Work to do before polling, in a few microseconds, if no request is there yet. Raises nothing."""
         self._unused = unused
-        """What is left to do once there is a pause."""
+        """Inodes to remove once there is a pause."""
         self.is_at_work = False
-        """Whether one of the two is being done: should it hang, that counts as a hang in the last request."""
+        """Whether `_meanwhile` or `_unused` is at work: if either hangs, that counts as a hang in the last request."""
         self._processors = processors or FreeProcessors()
         self._successes = 0
-        """How often polling found, or would have found, something; long gaps count against it."""
+        """How often polling found a request, or would have; long gaps count against it."""
         self._since = self._budget_as_of = _now()
         self._budget = BUDGET_NS
         self._patience = 0
         """How long the last poll was allowed to take."""
         self._is_awake = False
-        """Whether a request is being carried out: then one of the running threads is ours."""
+        """Whether a request is being carried out: if so, one of the running threads is ours."""
         self.allowed = USUAL_NS if all(one.processors >= 2 for one in self._processors.look()) else 0
-        """How long to poll at most, as the machine is now. Nobody has looked yet: at first a worker's own threads would
-        look like others, and a program that waited for the mount is about to ask for much."""
+        """How long to poll at most, given how busy the machine is. The first value disregards that: a worker's own
+        threads would look like other programs at first, and a program that waited for the mount is about to make many
+        requests."""
 
     def adapt(self) -> None:
-        """See how busy the machine is. Any thread, every second or so."""
+        """Adapt `allowed` to how busy the machine is. Any thread may call this, every second or so."""
         allowances = self._processors.look(at_work=1 + self._is_awake)
         idle = math.floor(min(one.free for one in allowances) + _TOLERANCE)
         if idle < 0 or any(one.processors < 2 for one in allowances):
@@ -86,10 +90,10 @@ class BusyPolling:
             self.allowed = PATIENT_NS if idle >= _PATIENT_IDLE else USUAL_NS
 
     def poll(self, *, is_alone: bool = True) -> int:
-        """Returns when there is a request, or soon: the read that follows waits for as long as it takes.
+        """Return once there is a request, or soon: the read that follows waits for as long as it takes.
 
-        Not alone: a thread of ours is at work for somebody. The result is when it was called, which is when the last
-        request was done with.
+        `is_alone` is false while another thread of ours works for a client. The result is the time of the call, at
+        which the last request was finished.
         """
         since = self._since = _now()
         patience = self.allowed if is_alone and self._successes > _SUCCESSES_MIN else 0
@@ -112,7 +116,7 @@ class BusyPolling:
         return since
 
     def request_came(self) -> int:
-        """A request was read; returns when."""
+        """Note that a request was read; returns the time."""
         now = _now()
         self._is_awake = True
         gap, polled = now - self._since, self._patience

@@ -1,27 +1,27 @@
-"""The direct engine: the kernel's FUSE protocol on /dev/fuse, one blocking loop, no library between.
+"""The direct engine: speaks the kernel's FUSE protocol on /dev/fuse, in one blocking loop and without a library.
 
-Most reads never get here. What makes that so, each confirmed by measurement:
+Most reads never get here. The reasons, each confirmed by measurement:
 
-- OPEN is answered ENOSYS once; from then on the kernel sends none, nor any RELEASE, and keeps the page cache over
+- The first OPEN gets ENOSYS. From then on the kernel sends no OPEN and no RELEASE, and keeps the page cache across
   opens. READ and WRITE carry the inode, so no handle is needed. Under a policy that has to know who opens a file for
-  writing each OPEN is a message; the page cache is kept all the same.
-- Listings are cached whole by the kernel. OPENDIR is a message all the same: without it a listing that began before a
-  change can fill the cache that another, begun after it, goes on reading from. So the first OPENDIR after a change has
-  the kernel drop what it cached; what is filled in later is at least as new as that change.
-- FLUSH and GETXATTR are answered ENOSYS once, and stop.
-- A miss is an entry with inode 0 and a timeout, which the kernel remembers; ENOENT it would not.
-- ATOMIC_O_TRUNC is not negotiated, so that O_TRUNC arrives as a SETATTR: with no OPEN it would be lost.
+  writing, each OPEN is a message; the page cache is kept all the same.
+- The kernel caches whole listings. OPENDIR remains a message: without it, a listing that began before a change could
+  fill the cache from which a later listing goes on reading. So the first OPENDIR after a change makes the kernel drop
+  what it cached; anything cached later is at least as new as that change.
+- The first FLUSH and GETXATTR get ENOSYS, and the kernel sends no more of them.
+- A miss is an entry with inode 0 and a timeout, which the kernel remembers. It would not remember ENOENT.
+- ATOMIC_O_TRUNC is not negotiated, so O_TRUNC arrives as a SETATTR: an OPEN that is never sent would lose it.
 
-Every change comes through this kernel, so names and attributes are good for an hour; what changes without a request
-(eviction, damage) is announced through the Notifier, from its own thread.
+Every change comes through this kernel, so names and attributes are valid for an hour. Changes that no request makes
+(eviction, damage) are announced through the Notifier, from its own thread.
 
-`serve` runs in one thread and is the only one to read the device. `handlers.py` says what each request does: it is
-authorized in this thread, and what would take long goes to a small pool, which replies when it is done. A handler that
-raises is a line in the log and an EIO, never an exit.
+`serve` runs in one thread, and only that thread reads the device. `handlers.py` says what each request does. The
+request is authorized in this thread, and slow work goes to a small pool, which replies once it is done. An unexpected
+exception in a handler costs a log line and an error reply, never an exit.
 
-A worker that takes over begins with what its predecessor took and did not answer: the kernel sends it again, or the
-request buffer has it. A change of names that was made already is answered with what it came to then. All else can be
-done again: a write has its place in its file, and its caller has not gone on yet.
+A worker that takes over begins with the requests that its predecessor took and did not answer: the kernel sends them
+again, or the request buffer has them. For a change of names that was made already, the reply gives the result of that
+change. Other requests can be carried out again: a write has a fixed place in its file, and its caller still waits.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from kcachefs.errors import FsError, KcachefsError, RequestGarbled, errno_of
 log = logging.getLogger(__name__)
 
 _SLOW_THREADS = min(8, max(2, os.cpu_count() or 2))
-"""Decoding lets go of the interpreter: what is read ahead of a sequential reader is decoded side by side."""
+"""Decoding releases the GIL, so the data read ahead of a sequential reader is decoded in parallel."""
 _WAITING_THREADS = 32
-"""Writes that wait for room: they have threads of their own, so that reads do not wait behind them."""
+"""Writes that wait for room have threads of their own, so that reads do not wait behind them."""
 _FETCHING_THREADS = 64
-"""Lookups that wait for a remote tier: many processes of one start ask for the same at once."""
+"""Lookups that wait for a remote tier: the many processes of one start ask for the same names at once."""
 _HELD_MAX = 128 << 20
 """Bytes that one user's writes may hold in memory while they wait for room."""
 _USERS_MAX = 256
@@ -82,11 +82,11 @@ class DirectEngine:
         resumed: bool = False,
         resend: bool = True,
     ) -> None:
-        """`resumed`: takes over from a worker that died. Not `resend`: the kernel is not asked to send again."""
+        """`resumed`: it takes over from a worker that died. Without `resend`, the kernel is not asked to send again."""
         self.fs = fs
         self.capabilities: int = p.CAPABILITIES if resend else p.CAPABILITIES & ~p.Init.HAS_RESEND
         self.header: tuple[int, ...] = ()
-        """Of the request at hand."""
+        """The header of the request at hand."""
         self.listing_times: dict[int, int] = BoundedDict(_LISTING_TIMES_MAX)
         """The mtime that each directory had when it was last opened."""
         self.unused = UnusedInodes(fs)
@@ -99,20 +99,20 @@ class DirectEngine:
         self._waiting = Pool(_WAITING_THREADS, thread_name_prefix="kcachefs-wait")
         self._fetching = Pool(_FETCHING_THREADS, thread_name_prefix="kcachefs-fetch")
         self._deliveries: dict[int, Delivery] = {}
-        """By request: what a lookup waits for."""
+        """By request: the delivery that a lookup waits for."""
         self._deferred: dict[int, Future[None]] = {}
         self._held: BoundedDict[int, dict[int, int]] = BoundedDict(_USERS_MAX, lambda held: not held)
-        """By user and request: how many bytes it holds in memory while it waits for room."""
+        """By user and request: how many bytes a write holds in memory while it waits for room."""
         self._complained: set[int] = set()
         self._poison: set[int] = set()
-        """Requests that workers died of: they are answered EIO."""
+        """Requests that workers died of: they get EIO."""
         self._handling = False
-        """A request is being carried out by `serve`'s thread."""
+        """Whether `serve`'s thread is carrying out a request."""
         self._keeps_requests = not self._requests.capabilities & p.Init.HAS_RESEND
-        """Requests are kept in the buffer: the kernel cannot send again what a worker took."""
+        """Whether requests are kept in the buffer, because the kernel cannot send them again."""
         self._counts = self._kernel.counts
         self._timed = 0
-        """The opcode of the request at hand, if `serve` counts how long it takes; 0: another thread does, or nobody."""
+        """The opcode of the request at hand, if `serve` measures its time; 0 if another thread does, or nobody."""
         self._polling = BusyPolling(device, fs.prepare_read, self.unused)
 
     def serve(self) -> None:
@@ -125,7 +125,7 @@ class DirectEngine:
         times, came_at, self._timed = self._kernel.times, time.monotonic_ns(), 0
         try:
             while True:
-                # The two moments are measured for polling anyway, and the reply is out: counting delays nobody.
+                # Polling needs both times anyway, and the reply has been sent: counting delays nobody.
                 took = poll(is_alone=not deferred) - came_at
                 of_kind = times[self._timed]
                 of_kind.cells[took.bit_length()] += 1
@@ -149,7 +149,7 @@ class DirectEngine:
             self.close()
 
     def _take_over(self) -> None:
-        """See to what the last worker took and did not answer."""
+        """Deal with the requests that the last worker took and did not answer."""
         self._poison = self._requests.blame_last_request()
         if not self._keeps_requests:
             self._kernel.notifier.resend()
@@ -167,10 +167,10 @@ class DirectEngine:
             self._requests.release(slot)
 
     def stop(self) -> None:
-        """Nothing can wake the thread that serves: it waits in the kernel, and ends with the process."""
+        """Do nothing: the thread that serves waits in the kernel, cannot be woken, and ends with the process."""
 
     def request_at_hand(self) -> object:
-        """What `serve` works on; None while it waits. Asked every second: the same for long means that it hangs."""
+        """The request at hand, None while `serve` waits. Asked every second: the same one for long means a hang."""
         self._polling.adapt()
         return self.header if self._handling or self._polling.is_at_work else None
 
@@ -224,7 +224,7 @@ class DirectEngine:
         return Caller(header[4], header[5], header[6], header[2])
 
     def _answer_again(self, opcode: int, unique: int) -> bool:
-        """Answer a request that must not be carried out again: a change of names that was made, or poison."""
+        """Answer a request that must not be carried out again: a change of names already made, or poison."""
         number = unique & ~RESENT
         self.header = (*self.header[:2], number, *self.header[3:])  # as the worker that died saw it
         self._requests.note_tried(number)
@@ -233,7 +233,7 @@ class DirectEngine:
             return number in self._poison and self._refuse_poison(opcode, unique)
         body = b""
         if ino:
-            self.fs.hold(ino)  # first: what the kernel holds is not evicted
+            self.fs.hold(ino)  # first: an inode that the kernel holds is not evicted
             try:
                 body = pack_found(self.fs, ino)
             except FsError:
@@ -245,7 +245,7 @@ class DirectEngine:
         return True
 
     def _refuse_poison(self, opcode: int, unique: int) -> bool:
-        """Answer a request that ended every worker that tried it."""
+        """Answer EIO to a request that killed every worker that tried it."""
         _, _, number, ino, uid, _, pid, _, _ = self.header
         text = "request %d (opcode %d on inode %d, of user %d, process %d) ended the workers that tried it: EIO"
         log.error(text, number, opcode, ino, uid, pid)
@@ -253,7 +253,7 @@ class DirectEngine:
         return True
 
     def negotiated(self, capabilities: int) -> None:
-        """What was agreed on with the kernel, for this worker and the next."""
+        """Keep the capabilities agreed on with the kernel, for this worker and the next."""
         self._requests.keep_capabilities(capabilities)
         self._keeps_requests = not capabilities & p.Init.HAS_RESEND
 
@@ -282,13 +282,13 @@ class DirectEngine:
             self._unsent(error)
 
     def _unsent(self, error: OSError) -> None:
-        # ENOENT: the caller was interrupted and is gone. ENODEV: so is the mount.
+        # ENOENT: the caller was interrupted and is gone. ENODEV: the mount is gone.
         if error.errno not in (errno.ENOENT, errno.ENODEV):
             log.error("the kernel refused a reply: %s", error)
 
     def _fail(self, error: Exception, opcode: int, unique: int, ino: int) -> None:
         if is_damage(error) and is_about_bytes(opcode):
-            # Finding all its names may take long. The reply comes after that: whoever asks again then finds it gone.
+            # Finding all names of the file may take long. The reply comes afterwards: a retry then finds the file gone.
             with contextlib.suppress(RuntimeError):  # there may be no more threads
                 self._pool.submit(self._condemn, ino, unique, error)
                 return
@@ -311,7 +311,7 @@ class DirectEngine:
             log.info("opcode %d is unknown and answered ENOSYS", opcode)
         self.reply_error(unique, errno.ENOSYS)
 
-    # --- what takes long ----------------------------------------------------------------------------------------------
+    # --- slow requests ------------------------------------------------------------------------------------------------
 
     def defer(
         self,
@@ -322,7 +322,7 @@ class DirectEngine:
         waits: bool = False,
         holds: int = 0,
     ) -> None:
-        """Do it in another thread and reply from there; `waits`: it may wait for room, holding so many bytes."""
+        """Call `action` and reply, in another thread; `waits`: it may wait for room, holding `holds` bytes."""
         opcode, held = self.header[1], self._held.get(self.header[4])
         if held is None:
             held = self._held[self.header[4]] = {}
@@ -344,9 +344,9 @@ class DirectEngine:
                 self._reply(unique, body)
 
         if self._keeps_requests and slot < 0:
-            run()  # so much waits already that this could not be found again: it is done at once
+            run()  # no slot is free to keep this request for the next worker: do it at once
             return
-        if not waits:  # waiting for room for long is no sign of harm
+        if not waits:  # a long wait for room is no sign of harm
             self._requests.note_deferred(unique, begins=True)
         if holds:
             held[unique] = holds
@@ -354,10 +354,10 @@ class DirectEngine:
         self._deferred[unique] = pool.carry_out(run, lambda took: self._finished(unique, slot, held, opcode, took))
 
     def wait_for(self, unique: int, ino: int, delivery: Delivery, action: Callable[[], bytes]) -> None:
-        """Wait in another thread for what a remote tier delivers, then do it there and reply."""
+        """Wait in another thread for a delivery from a remote tier, then call `action` there and reply."""
         opcode = self.header[1]
         slot = self._requests.put_aside(self.header[0]) if self._keeps_requests else -1
-        if self._keeps_requests and slot < 0:  # so much waits already that this could not be found again
+        if self._keeps_requests and slot < 0:  # no slot is free to keep this request for the next worker
             delivery.abandon()
             raise FsError(errno.ENOENT)
 
@@ -365,7 +365,7 @@ class DirectEngine:
             try:
                 delivery.wait()
                 if delivery.is_abandoned:
-                    raise FsError(errno.ENOENT)  # not as a miss, which the kernel would remember for others
+                    raise FsError(errno.ENOENT)  # not a miss, which the kernel would remember for other callers
                 body = action()
             except Exception as error:
                 self._fail(error, opcode, unique, ino)
@@ -389,7 +389,7 @@ class DirectEngine:
             self._requests.release(slot)
 
     def interrupt(self, unique: int) -> None:
-        """Its caller was killed: what has not begun need not be done. What has begun is answered as usual."""
+        """Its caller got a signal: cancel the request unless it has begun; then it is answered as usual."""
         delivery = self._deliveries.get(unique)
         if delivery is not None:
             delivery.interrupt()

@@ -1,4 +1,4 @@
-"""The kernel as the direct engine reaches it: notifications through a thread of their own; requests and their times."""
+"""The kernel as the direct engine reaches it: notifications from their own thread; counts and times of requests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kcachefs.engines.protocol import Op
 
 
 class DirectKernel(Kernel):
-    """Made before the filesystem, which tells it what changed; the engine counts what it is asked."""
+    """Made before the filesystem, which reports changes to it. The engine counts its requests here."""
 
     def __init__(self, device: int, relay: socket.socket | None = None) -> None:
         self.notifier = Notifier(device, relay)
         self.counts = [0] * (max(Op) + 1)
         """Requests so far, by opcode."""
         self.times = [RequestTimes() for _ in self.counts]
-        """By opcode, how long the requests took that the engine's own thread answered; only that thread counts them."""
+        """By opcode, how long requests took that the engine's own thread answered. Only that thread counts here."""
         self._deferred_times = [RequestTimes() for _ in self.counts]
         self._lock = threading.Lock()
 
@@ -30,7 +30,7 @@ class DirectKernel(Kernel):
         return self.notifier.knows(ino)
 
     def note_deferred(self, opcode: int, nanoseconds: int) -> None:
-        """A request was answered by another thread than the engine's. Any thread."""
+        """Count a request that a thread other than the engine's answered. Any thread may call this."""
         with self._lock:
             self._deferred_times[opcode].note(nanoseconds)
 

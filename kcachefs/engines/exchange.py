@@ -1,4 +1,4 @@
-"""What a handler of the direct engine may use of the engine: the request at hand, the filesystem, and ways to reply."""
+"""The part of the direct engine that its handlers may use: the request at hand, the filesystem, and ways to reply."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from kcachefs.engines.unused_inodes import UnusedInodes
 
 
 class Exchange(Protocol):
-    """One request at a time. Only `defer` hands work to another thread."""
+    """One request at a time. Only `defer` and `wait_for` hand work to another thread."""
 
     fs: Filesystem
     buffer: memoryview
     """The request, from its header on."""
     header: tuple[int, ...]
-    """Its header, read: length, opcode, number, inode, uid, gid, pid, extensions, padding."""
+    """The unpacked header: length, opcode, number, inode, uid, gid, pid, extensions, padding."""
     listing_times: dict[int, int]
     """The mtime that each directory had when it was last opened."""
     unused: UnusedInodes
     capabilities: int
-    """What we ask of the kernel."""
+    """The capabilities that we ask of the kernel."""
 
     def caller(self) -> Caller:
         """Who makes the request."""
@@ -37,15 +37,15 @@ class Exchange(Protocol):
         waits: bool = False,
         holds: int = 0,
     ) -> None:
-        """Do it in another thread and reply from there; `waits`: it may wait for room, holding so many bytes."""
+        """Call `action` and reply, in another thread; `waits`: it may wait for room, holding `holds` bytes."""
 
     def wait_for(self, unique: int, ino: int, delivery: Delivery, action: Callable[[], bytes]) -> None:
-        """Wait in another thread for what a remote tier delivers, then do it there and reply."""
+        """Wait in another thread for a delivery from a remote tier, then call `action` there and reply."""
 
     def reply_error(self, unique: int, number: int) -> None: ...
 
     def negotiated(self, capabilities: int) -> None:
-        """What was agreed on with the kernel."""
+        """Keep the capabilities agreed on with the kernel."""
 
     def interrupt(self, unique: int) -> None:
-        """The caller of a deferred request was killed."""
+        """The caller of a deferred request got a signal."""

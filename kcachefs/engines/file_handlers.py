@@ -1,7 +1,7 @@
-"""What the direct engine does with requests about attributes and bytes: authorize, choose a thread, act.
+"""The direct engine's handlers for requests about attributes and bytes: authorize, choose a thread, act.
 
-A handler takes (engine, inode, request number, length) and returns the body of the reply, or None when the reply is
-sent otherwise or never.
+A handler takes (engine, inode, request number, length) and returns the body of the reply, or None if the reply is sent
+from elsewhere or never.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def read(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
 
 
 def ioctl(engine: Exchange, ino: int, unique: int, length: int) -> None:
-    """No ioctl is offered. But Python asks every file that it opens whether it is a terminal: that is a use."""
+    """Refuse every ioctl. But Python asks each file that it opens whether it is a terminal, so this counts as a use."""
     engine.fs.note_use(engine.caller(), ino)
     engine.reply_error(unique, errno.ENOSYS)
 
@@ -102,7 +102,7 @@ def write(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     if p.WRITE_DATA + size > length:
         raise RequestGarbled(f"{size} bytes to write are not in {length} bytes")
     data = buffer[p.WRITE_DATA : p.WRITE_DATA + size]
-    # If the bytes come out of the page cache, the header says uid 0, who did not write them.
+    # For bytes from the page cache the header says uid 0, although root did not write them.
     fs.authorize_write(NOBODY if buffer[p.WRITE_FLAGS] & p.WRITE_CACHE else engine.caller(), ino, offset + size)
     if is_quick := fs.is_quick_to_write(ino, offset + size):
         with contextlib.suppress(NoSpace):  # the disk is full: the write waits for room

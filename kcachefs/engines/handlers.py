@@ -18,15 +18,16 @@ from kcachefs.errors import FsError
 log = logging.getLogger(__name__)
 
 READAHEAD = 4 << 20
-"""The most that we allow. The kernel does not go beyond what the supervisor sets for the mount, before or after."""
+"""The most readahead that we allow. The kernel also stays within the limit that the supervisor sets for the mount,
+whether it is set before or after this one."""
 _HEADER = p.IN_HEADER.size
 
 Handler = Callable[[Exchange, int, int, int], bytes | None]
-"""(engine, inode, request number, length) → reply body, or None when the reply is sent otherwise or never."""
+"""(engine, inode, request number, length) → reply body, or None if the reply is sent from elsewhere or never."""
 
 
 def is_about_bytes(opcode: int) -> bool:
-    """Whether a request fails when a file's bytes are damaged; its inode is that file."""
+    """Whether a request fails if a file's bytes are damaged. That file is the request's inode."""
     return opcode in (Op.READ, Op.WRITE, Op.SETATTR, Op.FALLOCATE, Op.FSYNC)
 
 
@@ -37,7 +38,7 @@ def _init(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
         offered |= struct.unpack_from("<I", engine.buffer, _HEADER + 16)[0] << 32
     if major < p.MAJOR:
         raise FsError(errno.EPROTO, f"the kernel speaks FUSE {major}.{minor}")
-    if major > p.MAJOR:  # it asks again with ours
+    if major > p.MAJOR:  # it asks again with our version
         return p.INIT_OUT.pack(p.MAJOR, p.MINOR, *[0] * 10)
     wanted = offered & engine.capabilities
     if engine.fs.links_differ:
@@ -94,7 +95,7 @@ def _leave_unanswered(engine: Exchange, ino: int, unique: int, length: int) -> N
 
 
 _NAME = 2
-"""The length of the shortest name, with the byte that ends it."""
+"""The length of the shortest name, including the zero byte at its end."""
 
 _ANSWERED: dict[Op, tuple[Handler, int]] = {
     Op.LOOKUP: (names.lookup, _NAME),

@@ -1,4 +1,4 @@
-"""Mounting and unmounting: mount(2) as root, fusermount3 otherwise; and what /proc says is mounted where."""
+"""Mounting and unmounting, through mount(2) as root and fusermount3 otherwise; and reading the mount table in /proc."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_NEW_PRIVILEGES = (
 
 
 def mount(mountpoint: Path, source: Path, *, allow_other: bool = True) -> int:
-    """Mount there and return the /dev/fuse descriptor that serves it."""
+    """Mount at `mountpoint` and return the /dev/fuse descriptor that serves it."""
     if os.geteuid() == 0 and os.access("/dev/fuse", os.R_OK | os.W_OK):
         return _mount_as_root(mountpoint, source, allow_other)
     return _mount_through_fusermount(mountpoint, source, allow_other)
@@ -48,7 +48,7 @@ def _mount_as_root(mountpoint: Path, source: Path, allow_other: bool) -> int:
         os.close(device)
         if error.errno == errno.EPERM:
             raise MountDenied(
-                f"{mountpoint}: may not be mounted; in a container, give it SYS_ADMIN and /dev/fuse"
+                f"{mountpoint}: you may not mount here; in a container, give the container SYS_ADMIN and /dev/fuse"
             ) from None
         raise MountError(f"{mountpoint}: cannot be mounted: {error.strerror}") from None
     return device
@@ -73,7 +73,7 @@ def _mount_through_fusermount(mountpoint: Path, source: Path, allow_other: bool)
             errors="replace",
         )
         if done.returncode != 0:
-            _refuse_without_device(mountpoint)  # only now: some clusters put a fusermount3 there that needs none
+            _refuse_without_device(mountpoint)  # only now: in some clusters, fusermount3 needs no device here
             raise _refusal(done.stderr, mountpoint)
         _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_LEN(4))
     descriptors = array.array("i")
@@ -100,7 +100,7 @@ def may_allow_other(configuration: Path = Path("/etc/fuse.conf")) -> bool:
 
 
 def may_gain_privileges() -> bool:
-    """Whether a program that is set to run as root, as fusermount3 is, does so here."""
+    """Whether a setuid-root program, such as fusermount3, really gains root here."""
     try:
         with open("/proc/self/status", encoding="utf-8", errors="replace") as lines:
             return not any(line.split() == ["NoNewPrivs:", "1"] for line in lines)
@@ -109,7 +109,7 @@ def may_gain_privileges() -> bool:
 
 
 def _refusal(message: str, mountpoint: Path) -> MountError:
-    """What fusermount3 said, with what to do about it."""
+    """The error for what fusermount3 reported, with advice."""
     if "allow_other" in message:
         return MountError(
             f"{mountpoint}: only root may share a mount with other users here; "
@@ -173,7 +173,7 @@ class Mounted:
 def mounts() -> list[Mounted]:
     """Everything mounted in this mount namespace, in mounting order."""
     found = []
-    # As Python decodes every other path: the two are compared.
+    # Decoded the way Python decodes all paths, because the results are compared with such paths.
     encoding = sys.getfilesystemencoding()
     with open("/proc/self/mountinfo", encoding=encoding, errors="surrogateescape", newline="\n") as lines:
         for line in lines:
@@ -194,36 +194,36 @@ def mounts() -> list[Mounted]:
 
 
 def mounted_at(mountpoint: Path) -> Mounted | None:
-    """What is mounted there, the uppermost if several are."""
+    """The mount at `mountpoint`, the uppermost if there are several."""
     wanted = os.fspath(mountpoint)
     return next((mount for mount in reversed(mounts()) if mount.mountpoint == wanted), None)
 
 
 def filesystem_of(path: Path) -> Mounted | None:
-    """What the path is on, or will be on once it is made."""
+    """The mount that the path is on, or will be on once it is created."""
     wanted = Path(os.path.realpath(path))
     table = {mount.mountpoint: mount for mount in mounts()}
     return next((table[str(folder)] for folder in (wanted, *wanted.parents) if str(folder) in table), None)
 
 
 def _unescape(text: str) -> str:
-    if "\\" not in text:  # as most
+    if "\\" not in text:  # true of most paths
         return text
     return re.sub(r"\\(\d{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def set_readahead(mountpoint: Path, kilobytes: int) -> None:
-    """Let the kernel read ahead further than its 128 KiB. Root only; others keep the default."""
+    """Let the kernel read ahead further than its default of 128 KiB. Only root can; others keep the default."""
     found = mounted_at(mountpoint)
     if found is not None and os.geteuid() == 0:
         try:
             Path(f"/sys/class/bdi/{found.device}/read_ahead_kb").write_text(str(kilobytes))
         except OSError:
-            return  # /sys is read-only in a container: then it stays as it is
+            return  # /sys is read-only in a container: the default stays
 
 
 def users_of(mountpoint: Path) -> list[str]:
-    """Who keeps a mount busy, as far as /proc lets us see: `python3 (1234): /mnt/kcache/triton/x`."""
+    """The users that keep a mount busy, as far as /proc shows them: `python3 (1234): /mnt/kcache/triton/x`."""
     prefix = os.fspath(mountpoint)
     users = [f"a mount: {mount.mountpoint}" for mount in mounts() if mount.mountpoint.startswith(prefix + "/")]
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -232,18 +232,18 @@ def users_of(mountpoint: Path) -> list[str]:
                 name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
                 users.append(f"{name} ({pid}): {used}")
         except OSError:
-            continue  # it ended, or is not ours to look at
+            continue  # the process has ended, or we may not look at it
     return users
 
 
 def used_by(pid: str, mountpoint: Path) -> str | None:
-    """Something in a mount that this process uses; `self` is the calling process."""
+    """A path in a mount that the process uses, if any; `self` means the calling process."""
     prefix = os.fspath(mountpoint)
     return next((path for path in _paths_used_by(pid) if path == prefix or path.startswith(prefix + "/")), None)
 
 
 def _paths_used_by(pid: str) -> Iterator[str]:
-    """What a process works in, runs, holds open or has mapped."""
+    """The paths of a process: its working directory, root, executable, open files and mapped files."""
     links = [f"/proc/{pid}/{name}" for name in ("cwd", "root", "exe")]
     for link in (*links, *(child.path for child in os.scandir(f"/proc/{pid}/fd"))):
         with contextlib.suppress(FileNotFoundError):

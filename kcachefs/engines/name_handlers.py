@@ -1,7 +1,7 @@
-"""What the direct engine does with requests about names. Each reads the request in the engine's buffer.
+"""The direct engine's handlers for requests about names. Each reads the request in the engine's buffer.
 
-A handler takes (engine, inode, request number, length) and returns the body of the reply, or None when the reply is
-sent otherwise or never.
+A handler takes (engine, inode, request number, length) and returns the body of the reply, or None if the reply is sent
+from elsewhere or never.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from kcachefs.store.records import Inode
 
 _HEADER = p.IN_HEADER.size
 _NAMES_MAX, _ENTRIES_MAX = 256, 24
-"""Names in one reply, and with their attributes: all other requests wait while it is put together."""
+"""The most names in one reply, without and with their attributes: all other requests wait while it is put together."""
 _LARGE, _FIRST_ENTRIES_MAX = 64, 8
-"""From so many names on, a folder's first reply has attributes of fewer. The kernel always wants them there, a program
-that lists a large folder seldom does; the kernel asks for the others' only once somebody has used these."""
+"""In a folder with at least the first number of names, the first reply has only the second number of names, with
+attributes. The kernel always wants attributes there, but a program that lists a large folder seldom does. The kernel
+asks for the attributes of the others only once somebody has used these."""
 _REMOVED_MAX = 32
-"""Inodes removed because one request forgets them; more of them go later, because all other requests wait."""
+"""The most inodes removed because one request forgets them. Any more go later, because all other requests wait."""
 
 
 def lookup(engine: Exchange, ino: int, unique: int, length: int) -> bytes | None:
     fs, buffer, header = engine.fs, engine.buffer, engine.header
     if buffer[length - 1]:
         raise RequestGarbled("a name without an end")
-    # What `engine.caller` and `pack_found` would do, in place: nothing is asked more often.
+    # The code of `engine.caller` and `pack_found` is inlined here: no request is more frequent.
     caller, name = Caller(header[4], header[5], header[6]), buffer[_HEADER : length - 1].tobytes()
     if ino == REPORT_INO and not fs.is_quick_to_look_up(ino, name):
         engine.defer(unique, ino, lambda: _look_up(fs, caller, ino, name))
@@ -73,7 +74,7 @@ def _look_up(fs: Filesystem, caller: Caller, ino: int, name: bytes) -> bytes:
 def _look_elsewhere(
     engine: Exchange, caller: Caller, ino: int, name: bytes, unique: int, refusal: FsError | None = None
 ) -> bytes | None:
-    """A name is missing, and a remote tier may have it: what it delivers is waited for without holding up others."""
+    """Answer for a missing name that a remote tier may have. Other requests do not wait for its delivery."""
     fs = engine.fs
     delivery = fs.missed(caller, ino, name)
     if delivery is Found.NOWHERE:
@@ -87,7 +88,7 @@ def _look_elsewhere(
 
 
 def pack_found(fs: Filesystem, ino: int) -> bytes:
-    """The reply that tells the kernel of an inode under a name."""
+    """The reply that tells the kernel which inode a name stands for."""
     return _pack(fs, ino, fs.attributes(ino))
 
 
@@ -219,7 +220,8 @@ def readdirplus(engine: Exchange, ino: int, unique: int, length: int) -> bytes:
         room -= len(record) + p.ENTRY.size
         if room < 0:
             break
-        # An entry's name is listed without attributes: they would renew it, and a lookup of it is its heartbeat.
+        # An entry's name is listed without attributes: they would renew the name, but its next lookup must come to us,
+        # because lookups are an entry's heartbeat.
         listed.append((record, child if position > DOTDOT and fs.is_listed_whole(child) else 0))
     fs.hold_all(child for _, child in listed if child)
     for record, child in listed:

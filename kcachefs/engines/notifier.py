@@ -1,8 +1,8 @@
-"""Tells the kernel, unasked, what changed: from a thread of its own, never from the one that answers requests.
+"""Notifies the kernel of changes: from a thread of its own, never from the one that answers requests.
 
 The kernel takes directory locks to carry out an invalidation, and a lookup that holds one of them may be waiting for
-the request thread. So the state is published first and every lock of ours is dropped. Only then is the kernel told: by
-the supervisor's notification relay where there is one (its module says why), else by this thread itself.
+the request thread. So the new state is published first, and all our locks are dropped. Only then is the kernel
+notified: by the supervisor's notification relay if there is one (its module says why), else by this thread itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MESSAGE_MAX = 4096
 RESULT = struct.Struct("<i")
-"""What the relay answers to a message: the kernel's errno, or 0."""
+"""The relay's reply to a message: the kernel's errno, or 0."""
 
 
 class Notifier:
@@ -44,27 +44,27 @@ class Notifier:
             self._thread.join()
 
     def entry_gone(self, parent: int, name: bytes) -> None:
-        """A name no longer leads where the kernel thinks: it asks again at the next use. Open files are left alone."""
+        """A name no longer leads where the kernel thinks: make it look the name up again. Open files are left alone."""
         body = p.INVAL_ENTRY_OUT.pack(parent, len(name), 0) + name + b"\0"
         self._queue.put(_message(p.Notify.INVAL_ENTRY, body))
 
     def resend(self) -> None:
-        """Ask for every request that was taken and never answered. Sent at once: nothing else can be waiting for it."""
+        """Ask for every request that was taken and not answered. Sent at once: it makes the kernel wait for nothing."""
         os.write(self._device, _message(p.Notify.RESEND, b""))
 
     def knows(self, ino: int) -> bool:
-        """Whether the kernel holds an inode. It then asks for its attributes again, and keeps its pages and names."""
+        """Whether the kernel holds an inode. If so, it will ask for the attributes again, but keeps pages and names."""
         result = self._tell(_message(p.Notify.INVAL_INODE, p.INVAL_INODE_OUT.pack(ino, -1, 0)))
         return result not in (errno.ENOENT, errno.ENODEV)
 
     def _run(self) -> None:
         while (message := self._queue.get()) is not None:
-            # ENOENT: the kernel did not know it anyway. ENODEV: unmounted.
+            # ENOENT: the kernel did not know the name anyway. ENODEV: the mount is gone.
             if (result := self._tell(message)) not in (0, errno.ENOENT, errno.ENODEV, errno.ENOTDIR):
                 log.warning("a notification was refused: %s", os.strerror(result))
 
     def _tell(self, message: bytes) -> int:
-        """Send it, and return what the kernel made of it: an errno, or 0."""
+        """Send a message; returns the kernel's errno, or 0."""
         if self._relay is not None:
             with self._talking, contextlib.suppress(OSError):  # without a supervisor we do it ourselves
                 self._relay.send(message)
@@ -75,7 +75,7 @@ class Notifier:
 
 
 def tell_kernel(device: int, message: bytes) -> int:
-    """Write a message to the device; returns what the kernel made of it: an errno, or 0."""
+    """Write a message to the device; returns the kernel's errno, or 0."""
     try:
         os.write(device, message)
     except OSError as error:

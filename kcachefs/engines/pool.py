@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Pool(ThreadPoolExecutor):
-    """A pool that goes on with the threads it has if the system lets it start no more.
+    """A pool that goes on with its present threads if the system refuses to start more.
 
     The base class queues the work first and starts a thread then. If that fails, `submit` raises, and the work is
     carried out all the same when a later `submit` gets a thread: long after its caller was told that it failed.
     """
 
     def carry_out(self, run: Callable[[], None], finished: Callable[[int], None]) -> Future[None]:
-        """Have it done, and call `finished` with how many nanoseconds that took; RuntimeError if there is no thread."""
+        """Call `run` in a thread, then `finished` with the elapsed nanoseconds; RuntimeError if there is no thread."""
         came_at = time.monotonic_ns()
         try:
             future = self.submit(run)
@@ -30,5 +30,5 @@ class Pool(ThreadPoolExecutor):
             super()._adjust_thread_count()
         except RuntimeError:
             if not self._threads:
-                self._work_queue.get_nowait()  # nobody else takes from it: this is what was just queued
+                self._work_queue.get_nowait()  # without threads, the queue holds only the work just added
                 raise

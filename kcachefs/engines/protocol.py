@@ -1,6 +1,6 @@
-"""The kernel's FUSE protocol, version 7: numbers and layouts, as linux/fuse.h of Linux 6.18 has them. No behaviour.
+"""The kernel's FUSE protocol, version 7: numbers and layouts as in linux/fuse.h of Linux 6.18, and no behaviour.
 
-Where the distribution's header is older than the running kernel the numbers here are the kernel's.
+Where the distribution's header is older than the running kernel, the numbers here follow the kernel.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import struct
 from enum import IntEnum, IntFlag
 
 MAJOR, MINOR = 7, 38
-"""What we speak. A newer kernel steps down to it."""
+"""The version that we speak. A newer kernel steps down to it."""
 
 
 class Op(IntEnum):
@@ -68,7 +68,7 @@ class Op(IntEnum):
 
 
 class Notify(IntEnum):
-    """What we tell the kernel unasked."""
+    """Notifications that we send to the kernel."""
 
     INVAL_INODE = 2
     INVAL_ENTRY = 3
@@ -105,7 +105,7 @@ class Fattr(IntFlag):
 
 
 class Fopen(IntFlag):
-    """What a reply to an open allows."""
+    """Flags in the reply to an open."""
 
     DIRECT_IO = 1 << 0
     KEEP_CACHE = 1 << 1
@@ -144,7 +144,7 @@ READ_IN = struct.Struct("<QQI")
 WRITE_IN = struct.Struct("<QQI")
 WRITE_FLAGS = IN_HEADER.size + 20
 WRITE_CACHE = 1
-"""A bit in their first byte: these are pages of a map, sent later and in nobody's name."""
+"""A bit in the first byte of the flags: the data are pages of a mapped file, sent later and in nobody's name."""
 WRITE_DATA = IN_HEADER.size + 40
 CREATE_IN = struct.Struct("<IIII")
 MKNOD_IN = struct.Struct("<IIII")
@@ -162,9 +162,9 @@ INVAL_INODE_OUT = struct.Struct("<Qqq")
 INVAL_ENTRY_OUT = struct.Struct("<QII")
 
 MAX_REQUEST = 1 << 20
-"""The most bytes that one READ carries, and that a WRITE may."""
+"""The most bytes that one READ asks for, and that one WRITE could carry."""
 MAX_WRITE = 256 << 10
-"""The most bytes that the kernel is to send in one WRITE: all other requests wait while they are written."""
+"""The most bytes that the kernel is to send in one WRITE: all other requests wait while it is written."""
 CAPABILITIES = (
     Init.ASYNC_READ
     | Init.BIG_WRITES
@@ -176,4 +176,4 @@ CAPABILITIES = (
     | Init.INIT_EXT
     | Init.HAS_RESEND
 )
-"""What the direct engine asks of the kernel."""
+"""The capabilities that the direct engine asks of the kernel."""

@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 _FETCHING_THREADS = 64
 """Lookups that wait for a remote tier."""
 _WAITING_THREADS = 32
-"""Writes that wait for room: the other helpers may be what makes it."""
+"""Writes that wait for room have threads of their own: the other helper threads may be needed to make room."""
 _OF_BYTES = ("read", "write", "setattr", "fsync")
-"""What fails when a file's bytes are damaged; its first argument is that file."""
+"""Methods that fail if a file's bytes are damaged. Their first argument is that file."""
 _Method = TypeVar("_Method", bound=Callable[..., Awaitable[Any]])
 
 
@@ -51,14 +51,14 @@ class Pyfuse3Engine:
     name = "pyfuse3"
 
     def __init__(self, fs: Filesystem, device: int, kernel: Pyfuse3Kernel) -> None:
-        # libfuse takes a descriptor that somebody else has mounted, under this name.
+        # Under this name, libfuse accepts a descriptor that is mounted already.
         pyfuse3.init(Operations(fs, kernel), f"/dev/fd/{device}", set())
         self._scope = trio.CancelScope()
         self._token: trio.lowlevel.TrioToken | None = None
         self._began = threading.Event()
         self._ended = threading.Event()
         self._turned = threading.Event()
-        """Set by the loop when it comes to what `request_at_hand` asked of it."""
+        """Set by the loop when it gets to the call that `request_at_hand` queued."""
         self._turned.set()
 
     def serve(self) -> None:
@@ -84,7 +84,7 @@ class Pyfuse3Engine:
         self._ended.wait()
 
     def request_at_hand(self) -> object:
-        """A handler that hangs blocks trio's loop: the event that we asked the loop to set, while it is not set."""
+        """The event that we asked trio's loop to set, until it is set: a handler that hangs blocks the loop."""
         if not self._turned.is_set():
             return self._turned
         self._turned = threading.Event()
@@ -93,7 +93,7 @@ class Pyfuse3Engine:
         return None
 
     def _in_loop(self, function: Callable[[], object]) -> bool:
-        """Have trio's thread call it; returns whether there is a loop."""
+        """Have trio's thread call `function`; returns whether there is a loop."""
         with contextlib.suppress(trio.RunFinishedError):
             if self._token is not None:
                 self._token.run_sync_soon(function)
@@ -102,7 +102,7 @@ class Pyfuse3Engine:
 
 
 def _guarded(method: _Method) -> _Method:
-    """Turn every error into an errno: one that got out would take the mount down."""
+    """Turn every error into an errno: an exception that escaped would take the mount down."""
     verb = method.__name__
 
     @functools.wraps(method)
@@ -129,7 +129,7 @@ def _guarded(method: _Method) -> _Method:
 
 
 class Handles:
-    """Open files. A handle is the inode's number, or stands for an inode and who opened it for writing."""
+    """Open files. A handle is the inode's number, or stands for an inode and the caller that opened it for writing."""
 
     def __init__(self) -> None:
         self._writers: dict[int, tuple[int, Caller]] = {}
@@ -141,7 +141,7 @@ class Handles:
         return handle
 
     def of(self, handle: int) -> tuple[int, Caller]:
-        """The inode, and who writes as far as that is known."""
+        """The inode, and the writer if it is known."""
         return self._writers.get(handle, (handle, NOBODY))
 
     def close(self, handle: int) -> int:
@@ -165,7 +165,7 @@ class Operations(pyfuse3.Operations):
         self.times = kernel.times
         self._shown = fs.hide_number or _same
         self.real = fs.real_number or _same
-        """Here the kernel knows inodes by the numbers that attributes show: pyfuse3 cannot tell it another."""
+        """With pyfuse3 the kernel knows inodes by the numbers that attributes show: it cannot be given other ones."""
         self.handles = Handles()
         self._fetching = trio.CapacityLimiter(_FETCHING_THREADS)
         self._waiting = trio.CapacityLimiter(_WAITING_THREADS)
@@ -254,7 +254,7 @@ class Operations(pyfuse3.Operations):
                 except FsError:
                     continue
                 if not self.fs.is_listed_whole(ino):
-                    entry.entry_timeout = 0  # the next use of an entry is to be a lookup, for that is its heartbeat
+                    entry.entry_timeout = 0  # makes the next use of an entry a lookup, which is its heartbeat
                 if not pyfuse3.readdir_reply(token, name, entry, position):
                     return
                 if position > DOTDOT:  # the kernel takes no reference for `.` and `..`
@@ -367,13 +367,13 @@ async def _look_up(
             raise refusal
         return None
     if delivery is not Found.HERE:
-        # libfuse does not say when a caller is killed: it waits until the delivery ends.
+        # libfuse does not say when a caller is killed, so this waits until the delivery ends.
         await trio.to_thread.run_sync(delivery.wait, abandon_on_cancel=True, limiter=fetching)
     return fs.lookup(caller, parent, name)
 
 
 async def _set_attributes(fs: Filesystem, caller: Caller, ino: int, **changes: Unpack[AttributeChanges]) -> Inode:
-    """Make a change of attributes that was authorized."""
+    """Make a change of attributes that is authorized already."""
     size = changes.get("size")
     if size is None or fs.is_quick_to_resize(ino, size):
         return fs.set_attributes(caller, ino, **changes)
@@ -381,7 +381,7 @@ async def _set_attributes(fs: Filesystem, caller: Caller, ino: int, **changes: U
 
 
 def _open(operations: Operations, caller: Caller, ino: int, flags: int) -> int:
-    """A new handle."""
+    """Note that an inode was opened; returns a new handle."""
     operations.fs.opened(ino)
     names_writer = operations.fs.names_writers and flags & os.O_ACCMODE != os.O_RDONLY
     return operations.handles.open(ino, caller) if names_writer else ino

@@ -1,4 +1,4 @@
-"""The kernel as pyfuse3 reaches it: what the filesystem tells it, and what it was asked."""
+"""The kernel as pyfuse3 reaches it: notifications to it, and the count and times of its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Pyfuse3Kernel(Kernel):
         self.times: dict[str, RequestTimes] = {}
 
     def name_gone(self, parent: int, name: bytes, shown: int) -> None:
-        # Here the kernel knows inodes by the numbers that listings show. pyfuse3 sends this from a thread of its own.
+        # Here the kernel knows inodes by the numbers that listings show. pyfuse3 sends the message from its own thread.
         pyfuse3.invalidate_entry_async(shown, name, ignore_enoent=True)
 
     def requests(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What pyfuse3 is answered with, made of what the filesystem says. `replies.py` is the same for the direct engine."""
+"""Turns the filesystem's results into replies for pyfuse3. `replies.py` does the same for the direct engine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def as_entry(ino: int, node: Inode, seconds: int) -> pyfuse3.EntryAttributes:
 
 
 def as_handle(number: int, *, direct: bool = False) -> pyfuse3.FileInfo:
-    """An open file; `direct`: past the kernel's page cache."""
+    """An open file; `direct` bypasses the kernel's page cache."""
     return pyfuse3.FileInfo(fh=number, keep_cache=True, direct_io=direct)
 
 

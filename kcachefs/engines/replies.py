@@ -1,4 +1,4 @@
-"""The bodies of replies: what the direct engine says of inodes and names, in the kernel's layout."""
+"""The bodies of the direct engine's replies about inodes and names, in the kernel's layout."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kcachefs.engines import protocol as p
 from kcachefs.store.records import Inode
 
 MISS = p.ENTRY_HEAD.pack(0, 0, FOREVER, 0, 0, 0) + bytes(p.ATTR.size)
-"""A name that is not there, to be remembered."""
+"""The reply for a missing name, for the kernel to remember."""
 BRIEF_MISS = p.ENTRY_HEAD.pack(0, 0, MISS_SECONDS, 0, 0, 0) + bytes(p.ATTR.size)
-"""The same beside a remote tier, which may have it at any time."""
+"""The reply where a remote tier may get the name at any time: the kernel forgets it soon."""
 NO_ENTRY = bytes(p.ENTRY.size)
 """In a listing: a name without its attributes."""
 OPENED = p.OPEN_OUT.pack(0, p.Fopen.KEEP_CACHE, 0)
@@ -26,7 +26,7 @@ _U64 = (1 << 64) - 1
 
 
 def pack_entry(ino: int, node: Inode, seconds: int, shown: int) -> bytes:
-    """A name's answer: the inode, how long to believe the name, its attributes with the number that is shown."""
+    """The reply for a name: its inode, how many seconds to trust the name, and attributes with the number to show."""
     return p.ENTRY.pack(ino, 0, seconds, FOREVER, 0, 0, *_attributes(shown, node))
 
 
@@ -41,7 +41,7 @@ def pack_name(cookie: int, name: bytes, ino: int, kind: int) -> bytes:
 
 
 def pack_names(rows: list[tuple[int, bytes, int, int]], size: int) -> bytes:
-    """The same for as many rows of a listing as fit into `size` bytes, without a call for each."""
+    """As many rows of a listing as fit into `size` bytes, like `pack_name` but without a call for each."""
     pack, padding = p.DIRENT.pack, _PADDING
     records = [
         pack(ino, cookie, length := len(name), kind) + name + padding[length & 7] for cookie, name, ino, kind in rows

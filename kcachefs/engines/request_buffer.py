@@ -1,12 +1,13 @@
 """The request buffer: memory that the supervisor holds, so that a request outlives the worker that took it.
 
-The kernel copies every request into the one buffer here. A kernel that can send requests again (Linux 6.9 and later)
-is asked to, and nothing more is needed. For an older one the next worker looks here: at the request in the buffer, and
-at those that were put aside to be answered later. Each goes when it is answered. A request that was put aside and
-carried out is marked so before its reply is sent: carried out again, it could undo what was done since.
+The kernel copies every request into the one buffer here. A kernel that can send requests again (Linux 6.9 and later) is
+asked to do so, and nothing more is needed. With an older kernel, the next worker looks here: at the request in the
+buffer, and at the requests that were put aside to be answered later. Each request is removed once it is answered. A
+request that was put aside and carried out is marked so before its reply is sent: carried out a second time, it could
+undo later changes.
 
-It also keeps which requests workers died of. A request that kills every worker would be sent again for ever, and its
-caller and everybody else with it would wait: after `DEATHS_MAX` deaths it is answered EIO instead.
+The buffer also records which requests workers died of. A request that kills every worker would be sent again for ever,
+and its caller and everybody else would wait with it: after `DEATHS_MAX` deaths it gets EIO instead.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ REQUEST_MAX = (1 << 20) + PAGE
 """The largest request: a write of 1 MiB, and its header."""
 _MADV_POPULATE_WRITE = 23
 SLOTS = 32
-"""Requests that can be put aside at a time; memory is taken only for those that are."""
+"""How many requests can be put aside at a time. Only slots in use take memory."""
 
 DEATHS_MAX, DEFERRED_DEATHS_MAX = 3, 6
-"""Deaths after which a request is not tried again: while it was carried out, and while it was in another thread. The
-second is higher: several are there at a time, and a long fsync is there at every death, whatever the cause. The first
-is not two: on a busy machine two kills from outside can meet one request, before a worker got to answer it."""
+"""Deaths after which a request is not tried again: deaths while `serve` carried it out, and deaths while it was
+deferred. The limit for deferred requests is higher: several are pending at once, and a long fsync is pending at every
+death, whatever the cause. The first limit is not two: on a busy machine two kills from outside can hit the same request
+before a worker gets to answer it."""
 
 _AGREED = struct.Struct("<Q")  # capabilities agreed on with the kernel
 _SUSPECT = struct.Struct("<QII")  # request number, deaths while it was carried out, deaths while it was deferred
@@ -57,7 +59,7 @@ class Taken(NamedTuple):
 
 
 def make_memory() -> int:
-    """A descriptor of memory for a buffer, for the supervisor to hold and every worker to inherit."""
+    """Make a buffer's memory; returns its descriptor, which the supervisor holds and every worker inherits."""
     memory = os.memfd_create("kcachefs-requests", os.MFD_CLOEXEC)
     try:
         os.ftruncate(memory, _SIZE)
@@ -84,8 +86,9 @@ class RequestBuffer:
     def _map_buffer(self) -> None:
         """Map every page of the buffer before the kernel copies a request into it.
 
-        The kernel maps a page that is missing as it gets to it, but no more once the worker has been killed: the copy
-        fails, and the kernel answers that request EIO by itself. No worker ever saw it, and nobody can send it again.
+        The kernel maps a missing page when its copy reaches that page, but not once the worker has been killed: then
+        the copy fails, and the kernel itself fails the request with EIO. No worker ever saw that request, and nobody
+        can send it again.
         """
         try:
             self._memory.madvise(_MADV_POPULATE_WRITE, PAGE, REQUEST_MAX)
@@ -96,7 +99,7 @@ class RequestBuffer:
 
     @classmethod
     def private(cls) -> RequestBuffer:
-        """One in memory of its own, for an engine that nobody takes over from."""
+        """A buffer in memory of its own, for an engine that no other takes over from."""
         memory = make_memory()
         try:
             return cls(memory)
@@ -105,25 +108,25 @@ class RequestBuffer:
 
     def close(self) -> None:
         self.buffer.release()
-        # A caught exception refers to its request until it is collected.
+        # A caught exception keeps a view of its request until the exception is garbage-collected.
         with contextlib.suppress(BufferError):
             self._memory.close()
 
-    # --- what was agreed on with the kernel ---------------------------------------------------------------------------
+    # --- capabilities agreed on with the kernel -----------------------------------------------------------------------
 
     def keep_capabilities(self, capabilities: int) -> None:
         _AGREED.pack_into(self._memory, 0, capabilities)
 
     @property
     def capabilities(self) -> int:
-        """The capabilities; 0 before the kernel has said anything."""
+        """The capabilities; 0 before they were agreed on."""
         capabilities: int = _AGREED.unpack_from(self._memory, 0)[0]
         return capabilities
 
-    # --- what workers died of -----------------------------------------------------------------------------------------
+    # --- requests that workers died of --------------------------------------------------------------------------------
 
     def note_deferred(self, unique: int, *, begins: bool) -> None:
-        """A request goes to another thread, or comes back from it."""
+        """Note that a request goes to another thread, or comes back from it."""
         old, new = (0, unique) if begins else (unique, 0)
         for at in range(_DEFERRED, _DEFERRED + 8 * _DEFERRED_MAX, 8):
             if _NUMBER.unpack_from(self._memory, at)[0] == old:
@@ -131,12 +134,12 @@ class RequestBuffer:
                 return
 
     def note_tried(self, number: int) -> None:
-        """A request that came again is tried again: it may be blamed once more."""
+        """Note that a request sent again is about to be tried again: it may be blamed once more."""
         if _NUMBER.unpack_from(self._memory, _BLAMED)[0] == number:
             _NUMBER.pack_into(self._memory, _BLAMED, 0)
 
     def blame_last_request(self) -> set[int]:
-        """Count a death against what the last worker was carrying out; returns the requests not to be tried again."""
+        """Count a death against the requests at hand; returns those that must not be tried again."""
         at_hand = int.from_bytes(self.buffer[8:16], "little") & ~RESENT
         if at_hand == _NUMBER.unpack_from(self._memory, _BLAMED)[0]:
             at_hand = 0  # the last worker died before it tried anything
@@ -159,10 +162,10 @@ class RequestBuffer:
         for index in range(_SUSPECTS_MAX):
             yield _SUSPECT.unpack_from(self._memory, _SUSPECTS + index * _SUSPECT.size)
 
-    # --- what was taken -----------------------------------------------------------------------------------------------
+    # --- requests that were taken -------------------------------------------------------------------------------------
 
     def answered(self) -> None:
-        """The request in the buffer is answered, or put aside."""
+        """Note that the request in the buffer is answered, or put aside."""
         self._memory[PAGE : PAGE + 4] = b"\0\0\0\0"
 
     def unanswered(self) -> int:
@@ -181,14 +184,14 @@ class RequestBuffer:
         return slot
 
     def carried_out(self, slot: int, answer: bytes) -> None:
-        """Its reply is about to be sent. A long one is not kept: it is what a read found, and can be found again."""
+        """Keep a reply that is about to be sent. A long one is not kept: it is from a read, which can be repeated."""
         if len(answer) <= _ANSWER_MAX:
             start = _place(slot)
             self._memory[start + _SLOT.size : start + _SLOT.size + len(answer)] = answer
             struct.pack_into("<I", self._memory, start + 4, len(answer) + 1)
 
     def release(self, slot: int) -> None:
-        """Its reply was sent."""
+        """Free the slot of a request whose reply was sent."""
         start = _place(slot)
         length = self._slot(slot)[0]
         _SLOT.pack_into(self._memory, start, 0, 0)
@@ -197,7 +200,7 @@ class RequestBuffer:
         self._free.append(slot)
 
     def left(self) -> Iterator[Taken]:
-        """What a dead worker had put aside and did not answer. The caller releases each slot once it is dealt with."""
+        """The requests that a dead worker put aside and did not answer. The caller releases each slot afterwards."""
         for slot in range(SLOTS):
             length, answer_length = self._slot(slot)
             if length:

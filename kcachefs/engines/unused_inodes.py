@@ -1,8 +1,8 @@
 """Inodes without a name that the kernel has just forgotten.
 
 They are removed together. When a tree is removed, the kernel forgets one file after another, and a transaction for each
-would cost twice as much in all. So they go when 16 have gathered, or in the next pause. If the worker dies first, they
-are still orphans, which the next worker removes.
+would cost twice as much in all. So inodes are removed once 16 have gathered, or in the next pause. If the worker dies
+first, they are still orphans, which the next worker removes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class UnusedInodes:
             self.remove()
 
     def remove(self) -> None:
-        """Remove what waits. What cannot go yet, as on a full disk, is tried again some seconds later."""
+        """Remove the waiting inodes. Any that cannot go yet, as on a full disk, are tried again some seconds later."""
         inos = self.waiting.copy()
         self.waiting.clear()
         try:

@@ -8,11 +8,11 @@
             ◀── Lost                      the pack cannot be had, or not now
     Refresh ──▶                           something was missing: look for a newer index
     Offer, with a descriptor ──▶          entries to publish
-            ◀── Taken                     whether they are in the bucket, will never be, or are to be offered again
+            ◀── Taken                     whether they are in the bucket, are refused, or are to be offered again
     Used ──▶                              entries that must not age out of the bucket
 
 The worker has no network, and the agent has no mount. Either may die at any time: the supervisor starts another agent
-and gives both ends of a new pair. docs/protocols.md describes it in full.
+and hands each side its end of a new pair. docs/protocols.md describes it in full.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from kcachefs.fleet.pack_records import PackReference
 
 MESSAGE_MAX = 64 << 10
 HUNG = b"hung"
-"""What a worker tells the supervisor if the agent has said nothing for too long."""
+"""The message with which a worker reports to the supervisor that the agent has been silent for too long."""
 ALIVE_SECONDS = 0.5
-"""How often an agent that fetches says that it is alive."""
+"""How often, in seconds, a fetching agent says that it is alive."""
 INTRODUCTION_SECONDS = 10.0
-"""How long an agent that cannot work waits for a worker that it can tell so."""
+"""How long, in seconds, an agent that cannot work waits for a worker to which it can report that."""
 
 
 class Fetch(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -39,11 +39,11 @@ class Fetch(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
     reference: PackReference
     ahead: bool
-    """Fetch what was published together with it, too."""
+    """Whether to fetch the packs that were published together with it, too."""
 
 
 class Refresh(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Something was missing that the index does not name."""
+    """A lookup missed an entry that the index does not name."""
 
 
 class Offer(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -55,7 +55,7 @@ class Offer(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Used(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """Recently used entries, by their keys: they are published again before the bucket deletes them."""
+    """The keys of recently used entries, which are published again before the bucket deletes them."""
 
     keys: list[int]
 
@@ -70,7 +70,7 @@ class Alive(msgspec.Struct, tag=True, array_like=True, frozen=True):
     requests: int
     fetched_bytes: int
     published: int
-    """Packs that this agent has published."""
+    """How many packs this agent has published."""
 
 
 class IndexReady(msgspec.Struct, tag=True, array_like=True, frozen=True):
@@ -83,7 +83,7 @@ class Parcel(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Lost(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """A pack does not come. The worker does not ask for it again for this many seconds."""
+    """A pack cannot be had. The worker does not ask for it again for this many seconds."""
 
     reference: PackReference
     why: str
@@ -91,7 +91,8 @@ class Lost(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 
 class Taken(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """An offer is dealt with: published now or by somebody else, or refused for good. Otherwise, offer it again."""
+    """What became of an offer. It is done once published, here or by somebody else, or refused for good. Otherwise it
+    is to be offered again."""
 
     batch: str
     is_done: bool
@@ -108,7 +109,7 @@ _to_worker = msgspec.msgpack.Decoder(ToWorker)
 
 
 def send(channel: socket.socket, message: ToAgent | ToWorker, fd: int = -1) -> bool:
-    """False if the other side is gone, or the channel is full and does not block."""
+    """Send a message; returns False if the other side is gone, or the channel is full and does not block."""
     with contextlib.suppress(OSError):
         socket.send_fds(channel, [_encode(message)], [fd] if fd >= 0 else [])
         return True
@@ -116,7 +117,7 @@ def send(channel: socket.socket, message: ToAgent | ToWorker, fd: int = -1) -> b
 
 
 def tell_failure(control: socket.socket, why: str) -> None:
-    """Tell the worker why this agent cannot work. The worker keeps that, and the agent may then end.
+    """Tell the worker why this agent cannot work. The worker remembers the reason, so the agent may then exit.
 
     `control` is where the supervisor sends the descriptor of a channel to the worker.
     """
@@ -128,7 +129,7 @@ def tell_failure(control: socket.socket, why: str) -> None:
                 channel.settimeout(INTRODUCTION_SECONDS)
                 send(channel, Alive(INTRODUCTION_SECONDS, why, 0, 0, 0))
                 channel.shutdown(socket.SHUT_WR)
-                while channel.recv(MESSAGE_MAX):  # closing with something unread would lose what we said
+                while channel.recv(MESSAGE_MAX):  # closing with unread data would lose our message
                     pass
 
 
@@ -148,7 +149,7 @@ def _receive(channel: socket.socket) -> tuple[bytes, int]:
         raw, fds, _, _ = socket.recv_fds(channel, MESSAGE_MAX, 1)
     except OSError:
         return b"", -1
-    if len(fds) > 1:  # nobody of ours sends two
+    if len(fds) > 1:  # our own code never sends two
         for fd in fds[1:]:
             os.close(fd)
     return raw, fds[0] if fds else -1

@@ -1,7 +1,7 @@
-"""Questions to a bucket that are asked at the same time, by threads that nobody waits for once one has failed.
+"""Asks a bucket several questions at the same time, in threads that nobody waits for once one has failed.
 
-A pool would be joined, also at the end of the interpreter: a command that is interrupted would still wait for a network
-that hangs.
+The threads of a pool would be joined, also when the interpreter exits: an interrupted command would still wait for a
+network that hangs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def both(first: Callable[[], First], second: Callable[[], Second]) -> tuple[Firs
 
 
 def in_parallel(read: Callable[[Wanted], list[Found]], wanted: Sequence[Wanted]) -> list[Found]:
-    """What was found for each, in their order."""
+    """All that `read` finds for the wanted items, in the order of the items."""
     if len(wanted) < 2:
         return [one for each in wanted for one in read(each)]
     left = deque(enumerate(wanted))

@@ -1,4 +1,4 @@
-"""Packs that are never asked for again: they are gone, or are not what their record says. A small local file."""
+"""Packs that are never asked for again, because they are gone or do not match their record. A small local file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX = 100_000
 
 
 class Bans:
-    """A pack is known by where it lies: the same bytes, published again on another day, get another chance.
+    """The banned packs, each identified by its place: the same bytes, published on another day, get another chance.
 
-    Any thread: the agent fetches several packs at a time.
+    Safe in any thread: the agent fetches several packs at a time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,12 +37,12 @@ class Bans:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each is banned, by day and pack."""
+        """Why each pack is banned, by day and pack."""
         return dict(self._reasons)
 
     @property
     def places(self) -> set[tuple[str, str]]:
-        """Day and pack of each."""
+        """The day and the pack of each ban."""
         return {(day, pack) for day, _, pack in (name.partition("/") for name in self.reasons)}
 
     def add(self, reference: PackReference, why: str) -> None:
@@ -57,7 +57,7 @@ class Bans:
                 self._write()
 
     def forget_before(self, day: str) -> None:
-        """Drop those of older days, which are in no index any more."""
+        """Drop the bans of older days, whose packs are in no index any more."""
         with self._lock:
             old = [name for name in self._reasons if name < day]
             for name in old:

@@ -1,4 +1,4 @@
-"""The breaker: after a fault of the network nothing is asked for a while, each time for longer."""
+"""The breaker: after a network fault nothing is requested for a while, and for longer after each further fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONGEST_SECONDS = 600.0
 
 
 class Breaker:
-    """Closed, until something fails. Any thread."""
+    """Closed until a request fails. Safe in any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -21,15 +21,15 @@ class Breaker:
         self._until = 0.0
         self._failed_at = -math.inf
         self.why = ""
-        """What failed last; empty once something went well again."""
+        """The last failure; empty once a request has succeeded again."""
 
     @property
     def open_for(self) -> float:
-        """For how many more seconds nothing is to be asked."""
+        """For how many more seconds nothing may be requested."""
         return max(0.0, self._until - self._clock())
 
     def failed(self, why: str) -> bool:
-        """Something failed; returns whether that opened the breaker. A failure while it is open does not count."""
+        """Note a failure; returns whether it opened the breaker. A failure while the breaker is open does not count."""
         with self._lock:
             if self.open_for:
                 return False
@@ -40,7 +40,7 @@ class Breaker:
             return True
 
     def succeeded(self, began: float) -> None:
-        """Something that began at that time went well. If that was before the last failure, it proves nothing."""
+        """Note that a request begun at `began` succeeded. One begun before the last failure proves nothing."""
         with self._lock:
             if began >= self._failed_at:
                 self._failures, self._until, self.why = 0, 0.0, ""

@@ -1,6 +1,6 @@
-"""A fleet's bucket: the index of what it holds, packs that are fetched and checked, and what is published into it.
+"""A fleet's bucket: loads the index of its packs, fetches packs, and checks them.
 
-Everything that comes from a bucket is somebody's bytes until a trusted key's signature says otherwise. Used by the
+Nothing that comes from a bucket is trusted until it proves to be signed by a trusted key. Used by the
 agent of a mount and by `kcachefs fleet`; not by the worker, which only reads the local index (`key_index`).
 """
 
@@ -26,17 +26,17 @@ from kcachefs.fleet.object_storage import PATIENT, Patience, Storage, is_there
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference
 
 DAYS = 30
-"""How long a bucket keeps what nobody publishes again, unless its settings say otherwise."""
+"""For how many days a bucket keeps objects that nobody publishes again, unless its settings say otherwise."""
 PLAIN_MAX = 2 << 30
-"""The most bytes that a pack of a bucket may decode to: those who publish make packs of at most a fifth of that."""
+"""The most bytes that a pack of a bucket may decode to; publishers make packs of at most a fifth of that."""
 _SETTINGS_MAX = 1 << 20
-"""More than a web page has."""
+"""The most bytes read as settings: more than a web page has, so that one is recognised."""
 
 log = logging.getLogger(__name__)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `kcachefs fleet init` writes into a bucket. Not signed: nothing that matters for safety is in it."""
+    """What `kcachefs fleet init` writes into a bucket. The settings are not signed: none of them matters for safety."""
 
     days: Annotated[int, msgspec.Meta(ge=3, le=3650)] = DAYS
     """After how many days the bucket's own rule deletes objects."""
@@ -61,21 +61,22 @@ class Bucket:
         return self.folder / "index"
 
     def load_index(self) -> Loaded:
-        """Fetch what is new since the index was written last, or everything, and replace the index."""
+        """Fetch the records that are new since the index was last written, or all records, and replace the index."""
         source = index_loading.source_of(self.storage.url, self.layout.scope, self.trusted)
         return index_loading.load(
             self.reader, self.index_path, self.bans, source, lambda: self.settings.days, self.check_answers
         )
 
     def check_answers(self, patience: Patience = PATIENT) -> None:
-        """Raise FleetUnreachable if something else answers in the bucket's place, which then seems to be empty."""
+        """Raise FleetUnreachable if the bucket only seems to be empty, because something else answers in its place."""
         read_settings(self.storage, patience)
 
     def fetch_pack(self, reference: PackReference, patience: Patience = PATIENT) -> Path:
         """Fetch a pack and check every byte of it; returns a local file, which the caller removes.
 
-        A pack that is not what its record says, or is gone while its record is not, raises PackError or FleetMissing
-        and is banned. If the record is not right either, FleetUnreachable: something else answers, such as a proxy.
+        A pack that does not match its record raises PackError. One that is gone although its record still exists
+        raises FleetMissing. Both are banned. If the record is wrong too, FleetUnreachable is raised: something else
+        answers, such as a proxy.
         """
         path = self.folder / f"{reference.pack}.{os.getpid()}.{_serial()}.kcp"
         try:
@@ -98,7 +99,7 @@ class Bucket:
         return path
 
     def lost(self, references: Collection[PackReference]) -> list[PackReference]:
-        """Those whose pack the bucket does not have. One request for each."""
+        """The references whose packs the bucket does not have. Takes one request for each."""
 
         def gone(reference: PackReference) -> list[PackReference]:
             key = self.layout.pack(reference.day, reference.pack)
@@ -112,7 +113,7 @@ class Bucket:
         self.bans.add(reference, why)
 
     def _check_answers_for(self, reference: PackReference, patience: Patience) -> None:
-        """Raise FleetUnreachable unless whoever answers has the record of a pack, which nobody can make up."""
+        """Raise FleetUnreachable unless the server that answers has the pack's signed record: nobody can forge that."""
         if not self._has_record(reference, patience):
             self.check_answers(patience)
             key = self.layout.pack(reference.day, reference.pack)
@@ -120,7 +121,7 @@ class Bucket:
             raise FleetUnreachable(f"{self.storage.url}: {key}: {told}")
 
     def _has_record(self, reference: PackReference, patience: Patience) -> bool:
-        """Whether the bucket still has the record of a pack, signed. If not, all of it may be away for a while."""
+        """Whether the bucket still has a pack's signed record. If not, the whole bucket may be away for a while."""
         key = self.layout.record(reference.day, reference.pack)
         try:
             raw = self.storage.get(key, limit=RECORD_MAX, patience=patience).content
@@ -148,7 +149,7 @@ class Bucket:
 
 
 def open_bucket(url: str, scope: str, trusted: Collection[bytes], folder: Path, **options: Any) -> Bucket:
-    """Open a bucket by its URL. Asks nothing of the network. Raises UsageError if no key is trusted."""
+    """Open a bucket by its URL. Makes no request. Raises UsageError if no key is trusted."""
     from kcachefs.fleet.object_storage import open_storage
 
     if not trusted:
@@ -157,7 +158,7 @@ def open_bucket(url: str, scope: str, trusted: Collection[bytes], folder: Path, 
 
 
 def read_settings(storage: Storage, patience: Patience = PATIENT) -> Settings:
-    """What `kcachefs fleet init` wrote, or the defaults; FleetUnreachable if it is a web page."""
+    """The settings that `kcachefs fleet init` wrote, or the defaults; FleetUnreachable if a web page answers."""
     content = b""
     try:
         content = storage.get(SETTINGS, limit=_SETTINGS_MAX, patience=patience).content

@@ -1,7 +1,7 @@
-"""Names in a bucket: what lies where. docs/fleet.md shows them as a picture.
+"""The names of the objects in a bucket. docs/fleet.md shows them in a picture.
 
-Days are folders, so that a listing can begin at one on every store, and are those of the store's own clock: a node
-whose clock is wrong still writes where others look.
+Each day is a folder, so that a listing can start at a given day on every store. Days are by the store's own clock: a
+node whose clock is wrong still writes where others look.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from kcachefs.fleet.object_storage import Storage
 from kcachefs.fleet.scopes import checked, is_scope
 
 SETTINGS = "settings.json"
-"""Outside of what the bucket's own rule deletes."""
+"""The settings lie outside the folder from which the bucket's own rule deletes."""
 OBJECTS = "v1/"
-"""What that rule deletes when it is old."""
+"""The folder from which that rule deletes old objects."""
 _DAY = re.compile(r"2\d{3}-\d\d-\d\d", re.ASCII)
-"""Of this millennium only: so days can be added to and subtracted from any that somebody makes up."""
+"""Days of this millennium only, so that date arithmetic works even on a made-up day."""
 _SNAPSHOT = re.compile(r"(day|until)/(\d{4}-\d\d-\d\d)/(\d{8})-[0-9a-f]{16}")
 
 
 class SnapshotName(NamedTuple):
-    """A snapshot, as far as its name tells."""
+    """What the name of a snapshot says."""
 
     key: str
     day: str
     records: int
-    """How many records are in it."""
+    """How many records the snapshot holds."""
 
 
 class Layout:
-    """The keys of one scope."""
+    """The keys of the objects of one scope."""
 
     def __init__(self, scope: str) -> None:
         self.scope = checked(scope)
@@ -64,7 +64,7 @@ class Layout:
         return (parts[1], pack) if re.fullmatch(r"[0-9a-f]{32}", pack) else None
 
     def snapshot_name(self, key: str) -> tuple[str, SnapshotName] | None:
-        """The kind of a snapshot and what its name tells; None if the key is that of something else."""
+        """The kind of a snapshot and what its name says; None if the key belongs to something else."""
         told = _SNAPSHOT.fullmatch(key.removeprefix(self.snapshots))
         return (told[1], SnapshotName(key, told[2], int(told[3]))) if told and is_day(told[2]) else None
 
@@ -97,5 +97,5 @@ def day_before(day: str, days: int = 1) -> str:
 
 
 def scopes_in(storage: Storage) -> list[str]:
-    """The scopes that a bucket has, without what somebody else put there."""
+    """The scopes in a bucket, leaving out folders that somebody else put there."""
     return [name for name in storage.folders(OBJECTS) if is_scope(name)]

@@ -1,4 +1,4 @@
-"""URLs of buckets: what each part means, and what is wrong with one. Nothing of a URL is ever ignored."""
+"""URLs of buckets: what each part means, and what is wrong with one. No part of a URL is ever ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
-"""Variables that name a store, by scheme; the first that is set counts."""
+"""The environment variables that name a store's endpoint, by scheme; the first one that is set counts."""
 
 
 class BucketUrl(NamedTuple):
@@ -22,9 +22,9 @@ class BucketUrl(NamedTuple):
 
     scheme: str
     bucket: str
-    """Empty if it is a folder."""
+    """The bucket's name; empty if the URL is that of a folder."""
     path: str
-    """The folder; in a bucket the prefix, without slashes around it."""
+    """The path of the folder, or the prefix in a bucket, without slashes around it."""
     options: dict[str, str]
 
 
@@ -52,7 +52,7 @@ def parse(url: str) -> BucketUrl:
 
 
 def endpoint(where: BucketUrl) -> str:
-    """Where the store is if the cloud does not say: by the URL, or by the environment; empty if neither does."""
+    """The endpoint of a store that is not the cloud's own, by the URL or the environment; empty if neither has one."""
     if given := where.options.get("endpoint", ""):
         return _checked(f"endpoint={given}", given)
     name = next((one for one in _ENDPOINTS.get(where.scheme, ()) if os.environ.get(one)), "")
@@ -69,12 +69,12 @@ def _checked(told: str, address: str) -> str:
 
 
 def _may_tell_secret(text: str) -> bool:
-    """Whether credentials may be in it. An @ that stands behind the host of an address belongs to a name."""
+    """Whether a text may contain credentials. An @ after the host of an address belongs to a name."""
     return "@" in text and not _is_address(text)
 
 
 def _is_address(text: str) -> bool:
-    """Whether it is the address of a server, without credentials."""
+    """Whether a text is the address of a server, without credentials."""
     try:
         parts = urlsplit(text)
         _ = parts.port
@@ -86,7 +86,7 @@ def _is_address(text: str) -> bool:
 
 
 def _secret(where: str) -> UsageError:
-    """Does not repeat what was given: it would end up in logs."""
+    """The error for a URL that may contain credentials. It does not repeat them: they would end up in logs."""
     return UsageError(f"{where}: has an @; everybody sees a URL, so put credentials into the environment instead")
 
 
@@ -99,7 +99,7 @@ def _decoded(url: str, path: str) -> str:
         found = unquote(path, errors="strict")
     except UnicodeDecodeError:
         raise UsageError(f"{url}: what follows a % is not UTF-8; a % in a name is written %25") from None
-    # urlsplit leaves some of them out without a word.
+    # urlsplit silently drops some control characters, so look at the URL too.
     if any(ord(one) < 0x20 or ord(one) == 0x7F for one in url + found):
         raise UsageError(f"{url}: has a control character, which no name in a bucket may have")
     return found

@@ -1,4 +1,4 @@
-"""Tries on a bucket every operation that a fleet needs, and says which of them work. Leaves one or two tiny objects."""
+"""Tries every operation that a fleet needs on a bucket, and says which ones work. Leaves one or two tiny objects."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from kcachefs.fleet.object_storage import Storage
 
 READ, PUBLISH, GC = "read", "publish", "gc"
 ROLES = (READ, PUBLISH, GC)
-"""What somebody wants to do with a bucket; each role needs what those before it need."""
+"""The ways to use a bucket; each role needs everything that the roles before it need."""
 _CLOCKS_APART = 300.0
 
 
 class Tried(NamedTuple):
-    """One operation."""
+    """An operation that was tried."""
 
     operation: str
     role: str
-    """Who needs it; empty if nobody does."""
+    """The role that needs it; empty if none does."""
     works: bool
     said: str = ""
 
 
 def check(storage: Storage, layout: Layout) -> Iterator[Tried]:
-    """Each operation, as it was tried. Ends early if the bucket does not answer, or is not there."""
+    """Try each operation and yield its outcome. Stops early if the bucket does not answer or does not exist."""
     try:
         storage.folders(OBJECTS)
         yield Tried("list", READ, True)
@@ -81,7 +81,7 @@ def _listed(storage: Storage, layout: Layout, key: str) -> str:
 
 
 def _conditional(storage: Storage, key: str) -> str:
-    """Not needed, but good to know."""
+    """Whether conditional writes work. No role needs them, but it is good to know."""
     if storage.put(key, storage.get(key, limit=1 << 10).content, if_absent=True):
         return "the store ignores the condition: now and then two nodes will publish the same"
     return ""

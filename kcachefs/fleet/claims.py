@@ -1,10 +1,10 @@
-"""Claims: of many nodes that compiled the same, about one publishes it.
+"""Claims: of many nodes that compiled the same entries, about one publishes them.
 
-A claim is an object that says who is publishing something now. A node that finds one waits, and looks into the index
+A claim is an object that says who is publishing something now. A node that finds one waits, and checks the index
 again before its next try. A claim whose owner died is taken over once it is old by the store's own clock, or has
 been seen unchanged for as long by this machine's timer: clocks of two machines are never compared. Nothing breaks when
 two nodes win: the same entries are then in two packs. So stores that ignore conditional writes are good enough; there,
-all write and the last one stands.
+all nodes write and the last write wins.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Claims:
 
     @contextmanager
     def taken(self, name: str) -> Iterator[float | None]:
-        """`take` something. If what is done with it fails, the claim is given back, so that nobody waits for it."""
+        """`take` a claim. If the body of the context fails, the claim is given back, so that nobody waits for it."""
         try:
             yield self.take(name)
         except BaseException:
@@ -61,9 +61,9 @@ class Claims:
             raise
 
     def take(self, name: str) -> float | None:
-        """Claim something. The time by the store's clock if it is ours now, None if somebody else has it.
+        """Claim `name`. Returns the time by the store's clock if the claim is ours now, None if somebody else has it.
 
-        A claim that is taken over gets a successor, since writers may lack the right to replace objects.
+        Taking over a claim writes a successor beside it, since writers may lack the right to replace objects.
         """
         generation = 0
         while (other := self._read(self._layout.claim(f"{name}.{generation}"))) is not None:
@@ -88,13 +88,13 @@ class Claims:
         try:
             try:
                 return self._storage.get(key, limit=_CLAIM_MAX, patience=patience)
-            except PackError:  # too large to be one of ours: it counts all the same, and gets old
+            except PackError:  # too large to be one of ours, but it counts all the same, and expires
                 return Got(b"", self._storage.head(key).modified)
         except FleetMissing:
             return None
 
     def _give_back(self, name: str) -> None:
-        """Remove our claim, where publishers may delete; elsewhere it gets old."""
+        """Remove our claim, where publishers may delete; elsewhere it expires."""
         key, mine = self._mine.get(name, ("", b""))
         with contextlib.suppress(FleetError):
             if key and (stands := self._read(key, _HASTY)) is not None and stands.content == mine:
@@ -107,11 +107,11 @@ class Claims:
             self._seen[key] = claim.content, since
         if time.monotonic() - since >= self._patience:
             return True
-        # A command that has just begun has seen nothing yet.
+        # A command that has just started has not watched the claim for long, so the store's clock counts too.
         return self._store_now() - claim.modified >= self._patience
 
     def _store_now(self) -> float:
-        """The time by the store's clock, which is asked once. It may be behind after a slow answer, never ahead."""
+        """The time by the store's clock, which is asked once. It may lag after a slow answer, but is never ahead."""
         if self._ahead is None:
             self._ahead = self.now() - time.monotonic()
         return time.monotonic() + self._ahead

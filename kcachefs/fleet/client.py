@@ -1,7 +1,7 @@
 """The worker's side of a fleet: bisects the index at a miss, asks the agent for packs, and brings entries in.
 
-`find` runs in the engine's thread. One thread listens to the agent, another brings entries in: those that somebody
-waits for at once, the rest of their packs in short turns that leave the interpreter to requests.
+`find` runs in the engine's thread. One thread listens to the agent, another brings entries in: those that a lookup
+waits for at once, the rest of their packs in short turns that leave the interpreter free for requests.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from kcachefs.fleet.parcels import OpenParcel
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 60.0
-"""How old an index is before a miss has it refreshed."""
+"""The age from which a miss has the index refreshed."""
 SILENT_AGENT_SECONDS = 30.0
-"""For how long an agent that hangs is not asked."""
+"""How long nothing is asked of an agent that hangs."""
 UNREADABLE_SECONDS = 60.0
-"""How long a pack of which a parcel cannot be opened here is not asked for again."""
+"""How long to wait before asking again for a pack when one of its parcels could not be opened here."""
 HUNG_SECONDS = 5.0
-"""An agent that has said nothing for this long since lookups gave up on it is replaced."""
+"""An agent is replaced if it stays silent for this long after lookups gave up on it."""
 PAUSE_TIMES, PAUSE_SECONDS = 50, 0.25
-"""While requests come, bringing in an entry that nobody waits for is followed by a pause this many times as long, up to
-this many seconds: the engine's thread and this one share the interpreter."""
+"""While requests come in, a pause follows each entry that nobody waits for. It is this many times as long as bringing
+the entry in took, up to this many seconds: the engine's thread and the importing one share the interpreter."""
 _REMEMBERED = 4096
 
 
@@ -54,9 +54,10 @@ class FleetClient:
     """One worker's connection to its fleet."""
 
     def __init__(self, agents: socket.socket, requests: Callable[[], int]) -> None:
-        """`agents`: where the supervisor sends a descriptor for each agent; `requests` counts those of the kernel."""
+        """`agents`: where the supervisor sends a descriptor for each agent; `requests` counts the kernel's requests."""
         self._fs: Filesystem | None = None
-        """What entries are brought into, from `start` on: it is made with this client as its remote tier."""
+        """The filesystem that entries are brought into. `start` sets it, since it is made with this client as its
+        remote tier."""
         self._agents = agents
         self._requests = requests
         self._channel: socket.socket | None = None
@@ -65,23 +66,23 @@ class FleetClient:
         self._not_before: BoundedDict[tuple[str, str], float] = BoundedDict(_REMEMBERED)
         """When a pack that could not be had may be asked for again."""
         self._brought: BoundedDict[tuple[str, str], None] = BoundedDict(_REMEMBERED)
-        """Packs that were brought in whole: of these, only what is asked for is brought in again."""
+        """Packs that were brought in whole: if one comes again, only the entries asked for are brought in."""
         self._runs: BoundedDict[str, None] = BoundedDict(_REMEMBERED)
         """Runs that were fetched ahead."""
         self._closed_until = 0.0
-        """Until then nothing is asked: the bucket or the agent failed."""
+        """Until this time nothing is asked, because the bucket or the agent failed."""
         self._has_missed = False
         self._silent_since: float | None = None
-        """Since when lookups have given up on an agent that has said nothing."""
+        """When lookups gave up on an agent that has said nothing since; None if there is no such agent."""
         self._alive = Alive(0.0, "", 0, 0, 0)
         self.numbers = FleetNumbers()
         self.taken: queue.SimpleQueue[Taken] = queue.SimpleQueue()
-        """What agents said of offers, for the thread that makes them."""
+        """The agents' answers to offers, for the thread that makes the offers."""
         self.agents_seen = 0
-        """How many agents there were so far: a new one knows nothing of what was offered to the one before."""
+        """How many agents there have been: a new one knows nothing of the offers made to the one before."""
 
     def start(self, fs: Filesystem) -> None:
-        """From now on bring entries into that filesystem. Until then nothing is found."""
+        """Start bringing entries into `fs`. Before this call, `find` finds nothing."""
         self._fs = fs
         threading.Thread(target=self._listen, name="kcachefs-fleet", daemon=True).start()
         threading.Thread(target=self._import, name="kcachefs-import", daemon=True).start()
@@ -131,17 +132,17 @@ class FleetClient:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the bucket or the agent failed, and nothing is asked for a while."""
+        """Whether nothing is asked for a while, because the bucket or the agent failed."""
         return time.monotonic() < self._closed_until
 
     # --- what is published, for the numbers ---------------------------------------------------------------------------
 
     def note_queue(self, entries: int) -> None:
-        """So many entries wait to be published."""
+        """Record how many entries wait to be published."""
         self.numbers.queue = entries
 
     def note_publishing(self, why: str) -> None:
-        """Why the last offer was not published; empty if it was."""
+        """Record why the last offer was not published; empty if it was."""
         self.numbers.publish_why = why
 
     # --- listening to the agent ---------------------------------------------------------------------------------------
@@ -216,7 +217,7 @@ class FleetClient:
             self._brought[name] = None
 
     def _lose(self, reference: PackReference, seconds: float) -> None:
-        """A pack does not come, at least not whole: it is not asked for again for so long."""
+        """Note that a pack does not come, at least not whole, and do not ask for it again for this many seconds."""
         self._not_before[reference.place] = time.monotonic() + seconds
         self._deliveries.lose(reference)
         self.numbers.given_up += 1
@@ -275,7 +276,7 @@ class FleetClient:
         self.numbers.saved_seconds += max(0.0, share - waited)
 
     def _look_after(self) -> None:
-        """Do what has to be done from time to time."""
+        """Refresh an old index, and deal with a silent agent."""
         index = self._index
         if self._has_missed and index is not None and not 0 <= time.time() - index.loaded <= REFRESH_SECONDS:
             self._has_missed = False
@@ -312,7 +313,7 @@ class FleetClient:
 
 
 def _has_group(fs: Filesystem, place: Place) -> bool:
-    """Whether other files of the group are here: then the fleet has no more of it, or it is being made here."""
+    """Whether other files of the group exist here: then the fleet has no more of them, or they are being made here."""
     spot = layout_of(place[0], place[1:], False)
     if spot.kind is not Kind.GROUP:
         return False
@@ -321,7 +322,7 @@ def _has_group(fs: Filesystem, place: Place) -> bool:
 
 
 class _Turns:
-    """How much time goes to what nobody waits for: all of it while no requests come, and little while some do."""
+    """How much time goes to entries that nobody waits for: all of it while no requests come, little otherwise."""
 
     def __init__(self, requests: Callable[[], int]) -> None:
         self._requests = requests
@@ -330,7 +331,7 @@ class _Turns:
         """How long to wait before the next entry that nobody waits for."""
 
     def took(self, seconds: float) -> None:
-        """An entry was brought in, which took this long."""
+        """Note how long bringing in an entry took, and set the pause accordingly."""
         now, before = self._requests(), self._before
         self._before = now
         self.pause = min(PAUSE_SECONDS, PAUSE_TIMES * seconds) if now != before else 0.0

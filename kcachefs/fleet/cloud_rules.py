@@ -1,6 +1,7 @@
-"""What an administrator sets up around a bucket: the rule that deletes what is old, and the least rights for each role.
+"""What an administrator sets up around a bucket: the rule that deletes old objects, and the least rights for each role.
 
-Only texts: nothing here talks to a cloud. Readers list and read; publishers also write; nobody needs to delete.
+This module only writes texts: nothing here talks to a cloud. Readers list and read; publishers also write; nobody
+needs to delete.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kcachefs.fleet import bucket_urls
 from kcachefs.fleet.bucket_layout import OBJECTS
 
 _INCOMPLETE_DAYS = 1
-"""After how many days an upload that was broken off is cleared away."""
+"""After how many days an interrupted upload is cleared away."""
 
 
 class Rule(NamedTuple):
@@ -21,13 +22,13 @@ class Rule(NamedTuple):
 
     title: str
     content: str
-    """What goes into a file, or the whole command where `command` is empty."""
+    """The content of a file, or the whole command if `command` is empty."""
     command: str = ""
-    """What to run with that file, which it calls FILE."""
+    """The command to run on that file, in which FILE stands for its path."""
 
 
 def rules(url: str, days: int) -> list[Rule]:
-    """What to set up for a bucket that keeps what nobody renews for this many days."""
+    """What to set up for a bucket that keeps objects for this many days unless somebody renews them."""
     where = bucket_urls.parse(url)
     prefix = where.path.strip("/")
     inside = f"{prefix}/" if prefix else ""

@@ -1,4 +1,7 @@
-"""Deletes from a bucket what its own rule would delete later, and what nobody can use. Needs the right to delete."""
+"""Finds the objects of a bucket that its own rule would delete later, and those that nobody can use.
+
+Nothing is deleted here; the caller needs the right to do that.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ class Garbage(NamedTuple):
 def garbage(
     layout: Layout, listed: Iterable[Stored], now: float, days: float, is_there: Callable[[str], bool]
 ) -> list[Garbage]:
-    """Which objects of a scope can go: what is old, and packs, records, snapshots and claims that have become useless.
+    """Which objects of a scope can go: old ones, and packs, records, snapshots and claims that have become useless.
 
-    `now` is by the store's clock. What is younger than a day stays: somebody may be publishing it. A record whose pack
+    `now` is by the store's clock. Objects younger than a day stay: somebody may be publishing them. A record whose pack
     is gone goes at once: it was written after the pack. `is_there` asks the store for a pack, which may have been
-    written where the listing had already been.
+    written to a place that the listing had already passed.
     """
     found: list[Garbage] = []
     records: dict[tuple[str, str] | None, Stored] = {}
@@ -60,5 +63,5 @@ def garbage(
 
 
 def leftovers(unfinished: Iterable[Stored], now: float) -> list[Garbage]:
-    """What killed writers left; somebody may still be writing what is younger than a day."""
+    """What killed writers left behind. Anything younger than a day stays: somebody may still be writing it."""
     return [Garbage(one, "was never finished") for one in unfinished if now - one.modified > _DAY]

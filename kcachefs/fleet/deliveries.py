@@ -1,6 +1,6 @@
 """Deliveries: packs on their way to a worker, and the lookups that wait for entries of theirs.
 
-One lock guards all of it, and is held for moments only: the engine's thread takes it.
+One lock guards everything here. It is only ever held for a moment, because the engine's thread takes it too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcachefs.fleet.pack_records import PackReference
 from kcachefs.fleet.parcels import OpenParcel, ParcelEntry
 
 SILENCE_SECONDS = 2.0
-"""An agent that says nothing for this long, although it fetches, hangs: nobody waits for it any longer."""
+"""An agent that says nothing for this long while it fetches is taken to hang: nobody waits for it any longer."""
 _GLANCE = 0.25
 _ABSENT = 65536
 _PARTING = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM}
@@ -47,7 +47,7 @@ class WaitingLookup:
                 return
 
     def finish(self) -> None:
-        """The entry is here, or does not come."""
+        """End the wait: the entry has arrived, or will not come."""
         self._is_done = True
         self._changed.set()
 
@@ -61,7 +61,7 @@ class WaitingLookup:
 
 
 class Arrived(NamedTuple):
-    """An entry that is here, and not yet in the store."""
+    """An entry that has arrived, but is not in the store yet."""
 
     key: int
     entry: ParcelEntry
@@ -79,12 +79,12 @@ class Underway:
         self.arrived: dict[int, Arrived] = {}
         self.importing: set[int] = set()
         self.is_complete = False
-        """Its last parcel is here."""
+        """Whether no more parcels are awaited: the last one has arrived, or the pack was lost."""
         self.came: set[int] = set()
-        """The keys of all entries that came."""
+        """The keys of all entries that have arrived so far."""
         self.last_news = time.monotonic()
         self.is_silent = False
-        """Lookups gave up because the agent hangs."""
+        """Whether lookups gave up because the agent hangs."""
 
     @property
     def is_over(self) -> bool:
@@ -92,7 +92,7 @@ class Underway:
 
 
 class Deliveries:
-    """The packs that are under way to one worker. Any thread."""
+    """The packs that are under way to one worker. Safe in any thread."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -100,15 +100,15 @@ class Deliveries:
         self._asked: deque[tuple[Underway, int]] = deque()
         self._rest: deque[tuple[Underway, int]] = deque()
         self._absent: BoundedDict[tuple[tuple[str, str], int], None] = BoundedDict(_ABSENT)
-        """Packs that were here whole, without an entry that their records name."""
+        """Packs that arrived whole, but without an entry that their record names; each with the entry's key."""
         self.is_closed = False
 
     def is_absent(self, reference: PackReference, key: int) -> bool:
-        """Whether a pack turned out not to hold what its record says."""
+        """Whether a pack turned out not to hold an entry that its record names."""
         return (reference.place, key) in self._absent
 
     def wait_for(self, reference: PackReference, key: int, pid: int) -> tuple[WaitingLookup, bool]:
-        """A lookup waits for an entry; returns also whether its pack has to be asked for."""
+        """Let a lookup wait for an entry; also returns whether the entry's pack has to be requested."""
         with self._changed:
             pack = self._packs.get(reference.place)
             is_new = pack is None
@@ -125,15 +125,15 @@ class Deliveries:
             return lookup, is_new
 
     def alive(self) -> None:
-        """The agent said something."""
+        """Note that the agent said something."""
         now = time.monotonic()
         with self._changed:
             for pack in self._packs.values():
                 pack.last_news = now
 
     def arrive(self, reference: PackReference, parcel: OpenParcel, *, is_last: bool, only_asked: bool) -> None:
-        """Entries of a pack are here. With `only_asked`, those that nobody waits for are dropped."""
-        # The keys before the lock is taken: there may be thousands, and the engine's thread must not wait for that.
+        """Take in entries of a pack that have arrived. With `only_asked`, those that nobody waits for are dropped."""
+        # Hash the keys before taking the lock: there may be thousands, and the engine's thread must not wait for that.
         came = [(entry_key(entry), entry, parcel) for entry in parcel.entries]
         with self._changed:
             pack = self._packs.setdefault(reference.place, Underway(reference))
@@ -154,9 +154,9 @@ class Deliveries:
             self._changed.notify()
 
     def next_arrived(self, seconds: float, rest_after: float = 0.0) -> tuple[Arrived, bool] | None:
-        """What to bring in next, and whether somebody waits for it; None if nothing came for that long.
+        """The next entry to bring in, and whether somebody waits for it; None if none came for `seconds`.
 
-        What nobody waits for comes only `rest_after` seconds from now.
+        An entry that nobody waits for is returned only `rest_after` seconds from now.
         """
         rest_at = time.monotonic() + rest_after
         with self._changed:
@@ -173,7 +173,7 @@ class Deliveries:
         return None
 
     def imported(self, arrived: Arrived) -> list[WaitingLookup]:
-        """An entry is in the store, or could not be brought in; returns the lookups that waited for it."""
+        """Note that an entry is in the store, or could not be brought in; returns the lookups that waited for it."""
         pack = arrived.pack
         with self._changed:
             pack.importing.discard(arrived.key)
@@ -183,7 +183,8 @@ class Deliveries:
         return waited
 
     def lose(self, reference: PackReference | None = None) -> None:
-        """A pack does not come, or (None) nothing does any more. What is here already is still brought in."""
+        """Note that a pack will not come, or with None that no pack will. Entries that have arrived are still brought
+        in."""
         with self._changed:
             packs = list(self._packs.values()) if reference is None else [self._packs.get(reference.place)]
             for pack in filter(None, packs):
@@ -193,7 +194,7 @@ class Deliveries:
                 self._forget_if_over(pack)
 
     def silent(self) -> bool:
-        """Whether lookups gave up on the agent since this was asked last."""
+        """Whether lookups have given up on the agent since the last call."""
         with self._changed:
             found = [pack for pack in self._packs.values() if pack.is_silent]
             for pack in found:
@@ -201,7 +202,7 @@ class Deliveries:
         return bool(found)
 
     def close(self) -> None:
-        """Nobody is to wait any longer."""
+        """End every wait."""
         with self._changed:
             self.is_closed = True
             for pack in self._packs.values():
@@ -223,7 +224,7 @@ def entry_key(entry: ParcelEntry) -> int:
 
 
 def is_parting(pid: int) -> bool:
-    """Whether a thread has a signal pending that is to end it. Its number may belong to no process that we can see."""
+    """Whether a thread has a pending signal that is sent to end it; True, too, if we see no process of that number."""
     with contextlib.suppress(OSError, ValueError):
         pending = 0
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():

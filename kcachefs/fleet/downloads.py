@@ -19,16 +19,16 @@ from kcachefs.fleet.scratch_folder import scratch_folder
 from kcachefs.printable import printable
 
 FETCHED_MAX = 64 << 30
-"""The most bytes of a pack that somebody names by its URL."""
+"""The most bytes fetched of a pack that is given by its URL."""
 _WEB = ("https", "http")
 _CHUNK = 1 << 20
 _TIMEOUT = 60.0
 _WORDS_MAX = 200
-"""The most characters of a server's own words."""
+"""The most characters quoted from a server's message."""
 
 
 def is_url(text: str) -> bool:
-    """Whether it names something to fetch, and not a file.
+    """Whether a text names something to fetch rather than a file.
 
     >>> is_url("s3://bucket/warm.kcp"), is_url("warm.kcp"), is_url("/tmp/a:b")
     (True, False, False)
@@ -46,9 +46,9 @@ def refuse_unknown_scheme(text: str) -> None:
 
 @contextmanager
 def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> Iterator[Path]:
-    """The pack at a URL as a local file, as long as the context lasts. Nothing of it is checked yet.
+    """The pack at a URL as a local file, as long as the context lasts. Nothing in it is checked yet.
 
-    Errors about the file are raised anew with the URL, because nobody knows the file.
+    Errors about the file are raised again with the URL in its place, because the user does not know the file.
     """
     chunks = _from_web(url) if url.partition("://")[0] in _WEB else _from_bucket(url)
     with scratch_folder() as folder:
@@ -67,7 +67,7 @@ def fetched(url: str, progress: Callable[[int], None] = lambda count: None) -> I
 
 
 def _from_bucket(url: str) -> Iterator[bytes]:
-    bucket_urls.parse(url)  # before a part of it is left out below
+    bucket_urls.parse(url)  # checks the whole URL before a part of it is left out below
     parts = urlsplit(url)
     folder, _, name = parts.path.rpartition("/")
     if not name:
@@ -95,7 +95,7 @@ def _from_web(url: str) -> Iterator[bytes]:
     except OSError as error:
         raise FleetUnreachable(f"{url}: {_words(error)}") from None
     except (http.client.HTTPException, ValueError) as error:
-        # The URL is right: it is the server, or where it sends us on to, that is not.
+        # The URL is fine: the fault lies with the server, or with the one that it redirects to.
         raise FleetUnreachable(f"{url}: the server's answer is not HTTP: {_words(error)}") from None
 
 
@@ -120,6 +120,6 @@ def _quoted(url: str) -> str:
 
 
 def _words(reason: object) -> str:
-    """A server's words, made safe: whoever runs it chose them."""
+    """A server's message, made safe to show: its operator chose the words."""
     told = reason.strerror if isinstance(reason, OSError) and reason.strerror else str(reason)
     return printable(told or type(reason).__name__)[:_WORDS_MAX]

@@ -1,4 +1,4 @@
-"""Finds the entries of a tree that can be packed, by the layouts, and chooses those that a person means."""
+"""Finds the entries of a tree that can be packed, by the layouts, and chooses those that the user asked for."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from kcachefs.printable import printable
 
 _NAMED_MAX = 1 << 20
 Say = Callable[[Skipped], None]
-"""Called with everything that is not packed, and why."""
+"""Called for everything that is not packed, with the reason."""
 
 
 class FoundEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An entry of a tree, with the names of its files from its folder."""
+    """An entry of a tree, with the paths of its files relative to its folder."""
 
     namespace: str
     path_in: tuple[str, ...]
@@ -32,11 +32,11 @@ class FoundEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bytes: int
     entry: int = 0
     name: str = ""
-    """What people call it; only where patterns need it."""
+    """The name that people know it by; only set where patterns need it."""
 
     @property
     def path(self) -> str:
-        """As `kcachefs ls` shows it."""
+        """The path as `kcachefs ls` shows it."""
         return "/".join((self.namespace, *self.path_in, *filter(None, (self.group,))))
 
 
@@ -59,7 +59,7 @@ def find(view: View, patterns: Sequence[str], say: Say, only: Collection[str] | 
 
 
 def find_at(view: View, namespace: str, path: tuple[str, ...], group: str, say: Say) -> list[FoundEntry]:
-    """The entry that stands there, if it can be packed; all in that folder if layouts once had it as one entry."""
+    """The entry at a path, if it can be packed; or all entries in that folder, if layouts once had it as one entry."""
     inside, encoded = tuple(map(os.fsencode, path)), namespace.encode()
     above = inside if group else inside[:-1]
     kinds = [place(encoded, above[:end], True).kind for end in range(1, len(above) + 1)]
@@ -129,7 +129,8 @@ def _entry(
 
 
 def _files(view: View, folder: tuple[str, ...], above: str, depth: int = 1) -> Iterator[str]:
-    """The files below an entry's folder. What is neither file nor folder comes as a name that is refused later."""
+    """The files below an entry's folder. Anything else than a file or folder is yielded under a name that is refused
+    later."""
     if depth > DEPTH_MAX:
         raise Skipped(f"{printable('/'.join(folder))}: is not packed: it has too many folders inside each other")
     for child in view.children(folder):

@@ -1,4 +1,4 @@
-"""Lists a bucket that is a folder. What no fleet puts there is passed over, where obstore would give up."""
+"""Lists a bucket that is a folder. Files that no fleet puts there are skipped, where obstore would give up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kcachefs.errors import FleetMissing
 
 _STAGED = re.compile(r".*#\d+")
-"""What a file is called that is still being written, by us and by obstore."""
+"""The name of a file that is still being written, by us or by obstore."""
 
 
 def staged_name(name: str, number: int) -> str:
@@ -19,7 +19,7 @@ def staged_name(name: str, number: int) -> str:
 
 
 def check_there(url: str, folder: str) -> None:
-    """Raise FleetMissing unless there is a folder. None is made: it may be that of a disk that is not mounted yet."""
+    """Raise FleetMissing unless the folder exists. It is not created: it may be on a disk that is not mounted yet."""
     if not os.path.isdir(folder):
         remedy = f"mount the disk that it is on, or make it with: mkdir -p {shlex.quote(folder)}"
         raise FleetMissing(f"{url}: there is no such folder; {remedy}")
@@ -30,7 +30,7 @@ def files(
 ) -> Iterator[tuple[str, os.stat_result]]:
     """The files below a folder, at any depth, by their paths from there. Links are followed, but not in circles.
 
-    Either those that are whole, or those that are still being written or never were.
+    By default only whole files are listed; with `staged`, only those that are being written or were left unfinished.
     """
     try:
         found = os.stat(folder)
@@ -44,7 +44,7 @@ def files(
             for path, told in files(child.path, ancestors | {here}, staged=staged):
                 yield f"{child.name}/{path}", told
         elif bool(_STAGED.fullmatch(child.name)) is staged:
-            with contextlib.suppress(OSError):  # the same
+            with contextlib.suppress(OSError):  # as above
                 if child.is_file():
                     yield child.name, child.stat()
 

@@ -25,7 +25,7 @@ _REASONS = {
     errno.EACCES: (FleetRefused, "this user may not write there; see: kcachefs fleet init --print-only"),
     errno.EPERM: (FleetRefused, "this user may not write there; see: kcachefs fleet init --print-only"),
 }
-"""Why nothing can be written, and others may read all the same."""
+"""Errors for which nothing can be written, although reading may still work: the exception to raise, and the reason."""
 
 
 def write(root: str, key: str, content: bytes | Path, *, if_absent: bool = False) -> bool:
@@ -42,10 +42,10 @@ def write(root: str, key: str, content: bytes | Path, *, if_absent: bool = False
 
 
 def join_group(url: str) -> None:
-    """As root, join the group of a bucket that is a folder: without capabilities only a member can give it rights."""
+    """As root, join the group of a bucket that is a folder: without capabilities only members can give it files."""
     where = bucket_urls.parse(url)
     if where.scheme == "file" and os.geteuid() == 0:
-        with contextlib.suppress(OSError):  # it is not there, or we are root in a user namespace
+        with contextlib.suppress(OSError):  # the folder does not exist, or we are root in a user namespace
             os.setgroups([*os.getgroups(), os.stat(where.path).st_gid])
 
 
@@ -58,9 +58,9 @@ def delete(root: str, keys: Iterable[str]) -> None:
 
 @contextmanager
 def _opened(root: str, folders: Sequence[str]) -> Iterator[tuple[int, os.stat_result]]:
-    """A descriptor of a folder that is made if it is not there, and what the root's rights are.
+    """Open a folder, made if it is missing; yields its descriptor and the rights of the root.
 
-    By descriptors, because others may write there too and put a link in the place of what was just made.
+    Each step goes by descriptor: others may write there too, and could replace a new folder with a link.
     """
     at = os.open(root, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -90,7 +90,7 @@ def _open_folder(at: int, name: str, rights: os.stat_result) -> int:
 
 
 def _open_and_share(at: int, name: str, rights: os.stat_result, mode: int) -> int:
-    """Open a folder that we have made, now or earlier: if we are killed in between, it is left with other rights."""
+    """Open a folder that we have made, and share it. One made earlier has other rights if its maker was killed."""
     made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
     _share(made, rights, mode)
     return made
@@ -131,7 +131,8 @@ def _is_there(at: int, name: str) -> bool:
 
 
 def _share(fd: int, rights: os.stat_result, mode: int) -> None:
-    """Give what was made the group of the root, and these rights. Another group gets no more than the umask gave it."""
+    """Give a new file or folder the root's group and these rights. If its group stays another, that group gets no more
+    than the umask gave it."""
     with contextlib.suppress(OSError):  # some network filesystems have no rights to give
         if os.fstat(fd).st_gid != rights.st_gid:
             with contextlib.suppress(PermissionError):

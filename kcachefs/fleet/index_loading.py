@@ -1,7 +1,7 @@
-"""Loads the index of a bucket: lists what is there, fetches the records that are not known, and checks each.
+"""Loads the index of a bucket: lists the bucket, fetches the records that are not known yet, and checks each.
 
-The first time it reads the newest snapshots and the records since; later it lists only the newest days. What can be
-asked at the same time is, because a node that starts waits for it. What anybody but a trusted key signed is left out.
+The first load reads the newest snapshots and the records since; later loads list only the newest days. Requests run
+in parallel where they can, because a starting node waits for them. Records that no trusted key signed are left out.
 Nothing here depends on the clock of this machine being right: days are those of the store, and a local clock that is
 wrong makes a listing longer, never shorter.
 """
@@ -27,7 +27,7 @@ from kcachefs.fleet.object_storage import PAGE, Storage, Stored
 from kcachefs.fleet.pack_records import RECORD_MAX, PackReference, SignedRecord
 
 _DAYS_MAX = 1000
-"""More days than this can only be meant to keep readers busy."""
+"""The most days that are read: more can only be meant to keep readers busy."""
 
 log = logging.getLogger(__name__)
 
@@ -36,31 +36,31 @@ class Loaded(NamedTuple):
     """What a load of the index brought."""
 
     new: int
-    """Records that were not known before."""
+    """How many records were not known before."""
     packs: int
     keys: int
 
 
 class Survey(NamedTuple):
-    """What was found in a bucket."""
+    """What a survey found in a bucket."""
 
     records: list[SignedRecord]
-    """Those that were not known."""
+    """The records that were not known before."""
     days: frozenset[str]
     """All days that have records."""
     listed: frozenset[tuple[str, str]]
-    """Where there are records, by day and pack, in the days from `since` on."""
+    """The places of all records, by day and pack, in the days from `since` on."""
     since: str
 
     def still_has(self, reference: PackReference) -> bool:
-        """Whether the record of a pack is still there, as far as this tells: somebody may have emptied the bucket."""
+        """Whether a pack's record still exists, as far as this survey shows: somebody may have emptied the bucket."""
         if reference.day < self.since:
             return reference.day in self.days
         return reference.place in self.listed
 
 
 class RecordReader:
-    """Reads the records of one scope of a bucket. Remembers which objects were useless, and asks for each only once."""
+    """Reads the records of one scope of a bucket. Remembers useless objects, and asks for each of them only once."""
 
     def __init__(self, storage: Storage, layout: Layout, trusted: Collection[bytes]) -> None:
         self._storage = storage
@@ -68,10 +68,10 @@ class RecordReader:
         self._trusted = frozenset(trusted)
         self._useless: set[str] = set()
         self._refused: list[str] = []
-        """What was ignored since the last warning, and why."""
+        """The objects ignored since the last warning, and why."""
 
     def survey(self, known: Collection[tuple[str, str]] = frozenset()) -> Survey:
-        """Every record of the bucket that is not known by day and pack: snapshots first, then what is in none."""
+        """Every record of the bucket whose day and pack are not in `known`: from snapshots first, then the rest."""
         found, listed = both(self.existing_snapshots, self._all_listed)
         until, records = self._first_good("until", found.until, known)
         if listed is not None:
@@ -102,7 +102,7 @@ class RecordReader:
 
     def existing_snapshots(self) -> snapshots.Snapshots:
         listed = self._storage.objects(self._layout.snapshots)
-        # Without those that were of no use: else a few made-up ones would always go before all others.
+        # Leave out snapshots that proved useless: otherwise a few made-up ones would always be tried before all others.
         return snapshots.sorted_out(self._layout, (one for one in listed if one.key not in self._useless))
 
     def days(self) -> frozenset[str]:
@@ -118,7 +118,7 @@ class RecordReader:
         return self._placed(self._storage.objects(f"{self._layout.records}{day}/"))
 
     def _all_listed(self) -> list[tuple[str, str]] | None:
-        """All records there are, if one request can list them."""
+        """All records, if one request can list them; None otherwise."""
         listed = list(itertools.islice(self._storage.objects(self._layout.records), PAGE))
         return self._placed(listed) if len(listed) < PAGE else None
 
@@ -128,7 +128,7 @@ class RecordReader:
     def _of_days(
         self, found: snapshots.Snapshots | None, listed: Iterable[tuple[str, str]], known: Collection[tuple[str, str]]
     ) -> list[SignedRecord]:
-        """The records that are listed and not known, from the snapshots of their days as far as there are some."""
+        """The listed records that are not known, taken from the snapshots of their days where there are some."""
         wanted = [at for at in listed if at not in known and self._layout.record(*at) not in self._useless]
         days = [day for day in {day for day, _ in wanted} if found is not None and day in found.days]
         records: list[SignedRecord] = []
@@ -184,7 +184,7 @@ def load(
     retention: Callable[[], int],
     check_answers: Callable[[], None],
 ) -> Loaded:
-    """Bring the index at `path` up to date. One of another source (`source_of`) is loaded anew.
+    """Bring the index at `path` up to date. An index of another source (`source_of`) is rebuilt from nothing.
 
     `check_answers` is called when a bucket seems to be empty, and may raise.
     """
@@ -204,7 +204,7 @@ def load(
     if not found.days:
         check_answers()
     days = [one.day for one in found.records] + [day for day, _ in known]
-    # A clock that is ahead must not make what is good look old, nor may a day that somebody made up.
+    # Neither a clock that is ahead nor a made-up day may make good records look old.
     oldest = day_before(min(max(days), day_of(now)), kept_days + 1) if days else ""
     if base is not None and not found.records and all(map(keep, base.packs)):
         key_index.touch(path, now)
@@ -217,7 +217,7 @@ def load(
 
 
 def source_of(url: str, scope: str, trusted: Collection[bytes]) -> bytes:
-    """What an index depends on besides what is in the bucket: with one more trusted key, all records are read again."""
+    """A digest of what an index depends on besides the bucket: with one more trusted key, every record is reread."""
     return blake3(b"\0".join([url.encode(), scope.encode(), *sorted(trusted)])).digest()
 
 

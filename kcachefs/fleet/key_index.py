@@ -1,7 +1,7 @@
-"""The local index: which pack of the bucket holds which entry. A file that is mapped and bisected; asks no network.
+"""The local index: which pack of the bucket holds which entry. It is a mapped file that is bisected; needs no network.
 
-A key is the hash of a name that forms an entry, or of a folder that only leads to entries. The file is written for this
-machine only, and replaced as a whole: a process keeps the one that it has mapped until it opens the new one.
+A key is the hash of the name of an entry, or of a folder that only leads to entries. The file is written for this
+machine only, and replaced as a whole: a process keeps the old file mapped until it opens the new one.
 
     header | keys, sorted, 8 bytes each | numbers of packs, 4 bytes each | references, msgpack
 """
@@ -27,12 +27,12 @@ from kcachefs.fleet.manifest import PackedEntry
 from kcachefs.fleet.pack_records import PackReference, SignedRecord
 
 FOLDER = 0xFFFFFFFF
-"""Instead of a pack's number: the key is a folder that leads to entries of some pack."""
+"""Stands in place of a pack's number: the key is that of a folder that leads to entries of some pack."""
 _FOLDER_BIT = 1 << 31
-"""In the file: the number is that of a pack with entries below the folder."""
+"""Set in the file with a pack's number: the key is that of a folder, and the pack has entries below it."""
 _MAGIC = b"KCINDEX1"
 _HEADER = struct.Struct("8sQQd32s")
-"""Magic, number of keys, bytes of the references, when it was loaded in seconds since 1970, what it was made from."""
+"""Magic, number of keys, size of the references in bytes, load time in seconds since 1970, the source of the index."""
 _LOADED_AT = 24
 
 
@@ -45,7 +45,7 @@ def key_of_entry(namespace: bytes, path: tuple[bytes, ...], group: bytes = b"") 
 
 
 def key_of_names(namespace: str, path: Iterable[str], group: str) -> int:
-    """The same for names that are str."""
+    """The key of an entry whose names are given as str."""
     return key_of_entry(namespace.encode(), tuple(map(os.fsencode, path)), os.fsencode(group))
 
 
@@ -55,9 +55,9 @@ def key_of_folder(namespace: bytes, path: tuple[bytes, ...]) -> int:
 
 
 def keys_of_name(namespace: bytes, path: tuple[bytes, ...]) -> tuple[int, ...]:
-    """The keys under which a name that was not found may be in an index. None for locks and temporaries.
+    """The keys under which a name that was not found may be in an index; empty for locks and temporaries.
 
-    `path` is relative to the namespace, and its parent holds entries. Whether the name is a folder is not known.
+    `path` is relative to the namespace, and its parent holds entries. The caller cannot know whether it is a folder.
     """
     as_folder, as_file = place(namespace, path, True).kind, place(namespace, path, False)
     if as_folder is Kind.TEMP or as_file.kind in (Kind.TEMP, Kind.LOCK, Kind.KEPT):
@@ -99,7 +99,7 @@ def _hash(*parts: bytes) -> int:
 
 
 class KeyIndex:
-    """An index that is mapped."""
+    """A mapped index."""
 
     def __init__(self, fd: int) -> None:
         """Map the file; the descriptor can be closed afterwards."""
@@ -119,7 +119,7 @@ class KeyIndex:
 
     @classmethod
     def open(cls, path: Path) -> KeyIndex | None:
-        """The index at a path; None if there is none, or it is of no use."""
+        """The index at a path; None if there is none, or it is unusable."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -162,7 +162,7 @@ class KeyIndex:
         return Counter({self.packs[number].place: count for number, count in counts.items()})
 
     def rows(self) -> Iterator[tuple[int, int, bool]]:
-        """Every key with the number of a pack, and whether it is that of a folder."""
+        """Every key with the number of a pack, and whether the key is that of a folder."""
         for key, number in zip(self._keys, self._numbers, strict=True):
             yield key, number & ~_FOLDER_BIT, number >= _FOLDER_BIT
 
@@ -176,7 +176,7 @@ def write(
     loaded: float,
     keep: Callable[[PackReference], bool] = lambda reference: True,
 ) -> None:
-    """Write an index of what `base` holds and of these records, as far as `keep` says so. Appears as a whole."""
+    """Write an index of the packs in `base` and in the added records that `keep` accepts. It appears as a whole."""
     origins: list[tuple[PackReference, int | SignedRecord]] = []
     known = set()
     for record in added:
@@ -213,7 +213,7 @@ def write(
 
 
 def touch(path: Path, loaded: float) -> None:
-    """Nothing in the index changed: only note when that was found."""
+    """Record that the index was found unchanged at this time."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.pwrite(fd, struct.pack("d", loaded), _LOADED_AT)

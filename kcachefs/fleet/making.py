@@ -1,7 +1,7 @@
 """Makes a pack of entries. The same entries give the same bytes, whichever mount or store they are read from.
 
-Whole entries are put into frames in the order of their names. In a frame each content is once, and files of one kind
-are together: they resemble each other more than the files of one kernel do.
+Whole entries are put into frames in the order of their names. A frame stores each content once, and keeps files of one
+kind together: they resemble each other more than the files of one kernel do.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from kcachefs.frameworks.copying import Skipped
 from kcachefs.printable import printable
 
 LEVEL = 19
-"""zstd's level of packs that are made once and fetched often."""
+"""The zstd level for packs that are made once and fetched often."""
 QUICK_LEVEL = 9
 """The level for packs that are made while others wait for the processor."""
 FRAME_BYTES = 128 << 20
-"""A frame ends before the entry with which it would become larger. The window reaches over all of it."""
+"""A frame ends before the entry that would make it larger than this. The zstd window reaches over a whole frame."""
 
 Progress = Callable[[int], None]
 
@@ -60,9 +60,9 @@ def make(
     say: Say = lambda skipped: None,
     progress: Progress = lambda count: None,
 ) -> Manifest:
-    """Write the pack of these entries to `out`; `progress` is called with the bytes that are done.
+    """Write the pack of these entries to `out`; `progress` is called with the number of bytes done.
 
-    Without an entry that can be packed, nothing is written: `out` may be a good pack.
+    If no entry can be packed, nothing is written: `out` may already be a good pack.
     """
     _check_amount(entries)
     facts = _Facts()
@@ -137,7 +137,7 @@ class _Filling:
                 self.bytes += len(content.content)
 
     def close(self, file: IO[bytes], level: int, progress: Progress) -> Frame:
-        """Compress it to the end of the file."""
+        """Compress the frame and append it to the file."""
         order = sorted(self._contents.values(), key=lambda one: (one.kind, one.name, one.digest))
         offsets, end = {}, 0
         for one in order:
@@ -166,7 +166,7 @@ class _Filling:
 
 
 class _Facts:
-    """What the artefacts tell about themselves: nothing that depends on when or where they are packed."""
+    """What the artefacts say about themselves, without anything that depends on when or where they are packed."""
 
     def __init__(self) -> None:
         self._known: dict[str, set[str]] = {"kcachefs": {kcachefs.__version__}}

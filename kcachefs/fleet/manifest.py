@@ -27,7 +27,7 @@ class PackedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     digest: _Digest
     """BLAKE3 of its bytes in the frame."""
     moves: bool = False
-    """Its bytes hold `moving.PLACE`, which becomes the path of the mount."""
+    """Whether its bytes contain `moving.PLACE`, which unpacking replaces with the path of the mount."""
 
 
 class PackedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -77,7 +77,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As JSON, the same bytes for the same manifest."""
+    """The manifest as JSON; the same manifest always gives the same bytes."""
     return msgspec.json.encode(manifest, order="deterministic")
 
 

@@ -18,7 +18,7 @@ PLACE = PurePosixPath("@kcachefs@")
 
 
 def to_placeholder(content: bytes, path: PurePosixPath) -> bytes | None:
-    """A file with a placeholder for the mount; `path` is where it lies in the mount. None: it names no other files."""
+    """A file with a placeholder for the mount; None if it names no other files. `path` is its path in the mount."""
     if is_group_file(path.name):
         moved = relocated(content, PLACE / path.parent, is_safe_name)
         if moved is None:

@@ -24,16 +24,16 @@ from kcachefs.fleet.bucket_urls import BucketUrl
 from kcachefs.fleet.storage_errors import translated
 
 PAGE = 1000
-"""How many objects one listing shows."""
+"""How many objects one page of a listing holds."""
 _CHUNK = 64 << 10
-"""Small, so that a transfer that trickles is noticed early."""
+"""The least bytes of a chunk: small, so that a trickling transfer is noticed early."""
 _CHUNKS_AHEAD = 64
-"""How many are received before the first of them is used."""
+"""How many chunks are received ahead of their use, at most."""
 _SLOWEST = 256 << 10
-"""Bytes per second below which an upload is given up."""
+"""The rate, in bytes per second, below which an upload is abandoned."""
 _LATE = b""
 _GLANCE = 0.05
-"""How often a transfer's projected end is looked at, in seconds."""
+"""How often, in seconds, a transfer's projected end is checked."""
 
 Result = TypeVar("Result")
 
@@ -56,7 +56,7 @@ class Got(NamedTuple):
 
 
 TRICKLE_BYTES_PER_SECOND = 64 << 10
-"""A transfer that comes slower than this is a fault; a faster one may only be too large for what it is worth."""
+"""A slower transfer is a fault; a faster one may merely be too large for what it is worth."""
 
 
 class Patience(NamedTuple):
@@ -65,7 +65,7 @@ class Patience(NamedTuple):
     first_byte: float = 10.0
     overall: float = 300.0
     budget: float | None = None
-    """Give up as soon as the transfer, at the rate it has so far, would take longer than this."""
+    """Give up as soon as the transfer would take longer than this at its rate so far."""
 
 
 PATIENT = Patience()
@@ -80,18 +80,18 @@ class Storage(Protocol):
         """The bytes of an object as they arrive. PackError as soon as there are more than `limit`."""
 
     def get(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Got:
-        """All of it."""
+        """The whole object."""
 
     def put(self, key: str, content: bytes | Path, *, if_absent: bool = False) -> bool:
-        """Write an object, whole or not at all. With `if_absent`, False if it was there and the store noticed.
+        """Write an object, whole or not at all. With `if_absent`, False if it existed and the store noticed.
 
-        Some stores ignore the condition without a word: True does not prove that nobody else got True.
+        Some stores silently ignore the condition: True does not prove that nobody else got True.
         """
 
     def objects(self, prefix: str) -> Iterator[Stored]:
         """The objects below a folder, at any depth, in no order; `prefix` ends with a slash.
 
-        Asks for as many pages, of `PAGE` objects each, as the caller reads.
+        Requests only as many pages, of `PAGE` objects each, as the caller reads.
         """
 
     def folders(self, prefix: str) -> list[str]:
@@ -100,7 +100,7 @@ class Storage(Protocol):
     def head(self, key: str) -> Stored: ...
 
     def unfinished(self, prefix: str) -> Iterator[Stored]:
-        """What writers that were killed left below a folder, where the store itself does not clear that away."""
+        """What killed writers left below a folder, where the store itself does not clear it away."""
 
     def copy(self, key: str, to: str) -> None:
         """Copy an object inside the store. The copy is new, not as old as the original."""
@@ -110,7 +110,7 @@ class Storage(Protocol):
 
 
 def open_storage(url: str, *, retries: int = 0, timeout: float = 30.0) -> Storage:
-    """Open `s3://bucket/prefix`, `gs://…`, `az://container/prefix` or `file:///folder`. Asks nothing of the network.
+    """Open `s3://bucket/prefix`, `gs://…`, `az://container/prefix` or `file:///folder`. Makes no request.
 
     Credentials come from the environment, or from the role of the instance or pod. `?endpoint=http://host:port` and
     `&region=…` name a store that is not the cloud's. `bucket_urls` says what else a URL may have.
@@ -137,7 +137,7 @@ def is_there(storage: Storage, key: str) -> bool:
 
 
 class ObstoreStorage:
-    """A storage of obstore's."""
+    """A storage that uses obstore."""
 
     def __init__(self, url: str, obstore: Any, client: Any, where: BucketUrl, timeout: float) -> None:
         self.url = url
@@ -155,12 +155,12 @@ class ObstoreStorage:
         return Got(b"".join(chunks), modified)
 
     def _stream(self, key: str, limit: int, patience: Patience) -> Iterator[Any]:
-        """When the object was written, then its bytes."""
+        """Yields the time when the object was written, then its bytes."""
         arriving: queue.Queue[Any] = queue.Queue(_CHUNKS_AHEAD)
         given_up = threading.Event()
 
         def hand_over(what: Any) -> bool:
-            """Whether anybody still wants it."""
+            """Queue an item for the reader; False if the reader has given up."""
             while not given_up.is_set():
                 with contextlib.suppress(queue.Full):
                     arriving.put(what, timeout=_GLANCE)
@@ -173,12 +173,12 @@ class ObstoreStorage:
                 size = int(found.meta["size"])
                 hand_over((size, found.meta["last_modified"].timestamp()))
                 if size > limit:
-                    return  # what is refused is not even received
+                    return  # an object that is too large is not even received
                 for chunk in found.stream(min_chunk_size=_CHUNK):
                     if not hand_over(bytes(chunk)):
                         return
                 hand_over(None)
-            except BaseException as error:  # a panic of obstore's is not an Exception
+            except BaseException as error:  # a panic in obstore is not an Exception
                 hand_over(error)
 
         threading.Thread(target=receive, name="kcachefs-transfer", daemon=True).start()
@@ -206,7 +206,7 @@ class ObstoreStorage:
                 raise PackError(f"{self.url}: {key}: has more than {limit:,} bytes, which is too much")
             taken = time.monotonic() - began
             slow = FleetTrickles if done < TRICKLE_BYTES_PER_SECOND * taken else FleetTooSlow
-            # A whole object may come a little late. But an answer that never ends is late, whatever has come of it.
+            # A whole object may come a little late. But an answer that never ends is late, however much has arrived.
             is_late = taken > min(patience.overall, patience.budget or patience.overall)
             if is_late and (done != total or chunk is _LATE):
                 raise slow(f"{self.url}: {key}: had not arrived after {taken:.1f} s")
@@ -216,7 +216,7 @@ class ObstoreStorage:
                 yield chunk
 
     def _next(self, key: str, arriving: queue.Queue[Any], seconds: float) -> Any:
-        """What came next; _LATE if nothing did."""
+        """The next item received; _LATE if none came in time."""
         try:
             came = arriving.get(timeout=seconds)
         except queue.Empty:
@@ -260,7 +260,7 @@ class ObstoreStorage:
         began_with: set[str] = set()
         for listed in self._obstore.list(self._client, self._prefix + prefix, chunk_size=PAGE):
             page = list(map(self._stored, listed))
-            # A store that sends a page again, since it does not know how to continue, would do so for ever.
+            # A store that cannot continue a listing sends the same page again, and would do so for ever.
             if any(one.key in began_with for one in page):
                 told = "lists the same objects again and again: it ignores where a listing is to go on"
                 raise FleetUnreachable(f"{self.url}: {prefix}: {told}")
@@ -311,13 +311,13 @@ class ObstoreStorage:
         return Stored(found["path"].removeprefix(self._prefix), found["size"], found["last_modified"].timestamp())
 
     def _within(self, what: str, ask: Callable[[], Result], seconds: float | None = None) -> Result:
-        """The answer to a question, if it comes in time."""
+        """The result of `ask`, if it comes in time; FleetUnreachable otherwise."""
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def work() -> None:
             try:
                 answers.put((ask(), None))
-            except BaseException as error:  # the same
+            except BaseException as error:  # as above
                 answers.put((None, error))
 
         threading.Thread(target=work, name="kcachefs-request", daemon=True).start()

@@ -11,7 +11,7 @@ from kcachefs.fleet.bucket_urls import BucketUrl
 
 
 def client(url: str, where: BucketUrl, retries: int, timeout: float) -> Any:
-    """What obstore's functions are called with. Raises obstore's errors, and ValueError."""
+    """The client to call obstore's functions with. Raises obstore's errors, and ValueError."""
     from datetime import timedelta
 
     from obstore.store import AzureStore, GCSStore, LocalStore, S3Store
@@ -21,7 +21,7 @@ def client(url: str, where: BucketUrl, retries: int, timeout: float) -> Any:
         folder_listing.check_there(url, where.path)
         return LocalStore(Path(where.path))
     endpoint = bucket_urls.endpoint(where)
-    # Requests end when their callers give up; this is for those that nobody waits for any more.
+    # Callers give up on their requests by themselves; this timeout ends the requests that nobody waits for any more.
     how: dict[str, Any] = {"timeout": "1h", "connect_timeout": f"{int(min(timeout, 5.0) * 1000)}ms"}
     if endpoint.startswith("http://"):
         how["allow_http"] = True

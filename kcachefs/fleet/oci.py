@@ -1,7 +1,8 @@
-"""A pack as an OCI image layout: an image of one layer that holds the pack, so that any registry carries it.
+"""A pack as an OCI image layout: an image of one layer that holds the pack, so that any registry can carry it.
 
-Such an image can be mounted as a Kubernetes image volume, or copied into an image that is built. What comes back from
-a registry may be compressed and may be in an index; its digests are checked, and the pack in it has its signature.
+Such an image can be mounted as a Kubernetes image volume, or copied into another image at build time. An image that
+comes back from a registry may be compressed and may be in an index; its digests are checked, and the pack in it
+has a signature of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def is_layout(path: Path) -> bool:
 
 
 def check_place(folder: Path) -> None:
-    """UsageError unless an image can be made there: in a folder that is empty or not there yet."""
+    """Raise UsageError unless an image can be made there: the folder must be empty or not exist yet."""
     if folder.is_dir():
         if any(folder.iterdir()):
             raise UsageError(f"{folder}: is not empty; name a folder that does not exist yet")
@@ -52,7 +53,7 @@ def check_place(folder: Path) -> None:
 
 
 def write(folder: Path, pack: Path, manifest: Manifest) -> None:
-    """Make an image layout at `folder`, which is empty or not there yet. The same pack gives the same image."""
+    """Make an image layout at `folder`, which must be empty or not exist yet. The same pack gives the same image."""
     check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     blobs = folder / "blobs" / "sha256"
@@ -108,7 +109,7 @@ def _write_json(blobs: Path, value: Any, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def pack_in(folder: Path) -> Iterator[Path]:
-    """The pack in an image layout, as a file for as long as the scope lasts."""
+    """The pack in an image layout, as a file for as long as the context lasts."""
     with scratch_folder() as scratch:
         for layer in _layers(folder):
             found = _extract(folder, layer, scratch)
@@ -153,7 +154,7 @@ def _objects(value: Any) -> list[dict[str, Any]]:
 
 
 def _blob(folder: Path, descriptor: dict[str, Any]) -> Path:
-    """A file of the layout that has the digest that names it."""
+    """The file that a descriptor names, once its digest is checked."""
     algorithm, _, digest = str(descriptor.get("digest")).partition(":")
     if algorithm not in ("sha256", "sha512") or not digest.isalnum():
         raise PackError(f"{folder}: is damaged: a digest in it is malformed")
@@ -169,12 +170,12 @@ def _blob(folder: Path, descriptor: dict[str, Any]) -> Path:
 
 
 def _extract(folder: Path, layer: dict[str, Any], scratch: Path) -> Path | None:
-    """The pack in a layer, as a file in `scratch`; None if it holds none."""
+    """The pack in a layer, as a file in `scratch`; None if the layer holds no pack."""
     path = _blob(folder, layer)
     out = scratch / "pack.kcp"
     try:
         with open(path, "rb") as raw, _decompressed(raw) as plain:
-            # A pack does not shrink any more: a layer that becomes much larger is not one of ours.
+            # A pack is compressed already: a layer that becomes much larger when decompressed is not one of ours.
             bounded = _Bounded(plain, 2 * os.fstat(raw.fileno()).st_size + _MARGIN)
             with tarfile.open(fileobj=bounded, mode="r|") as tar:
                 return _first_pack(tar, out, bounded.left)
@@ -183,7 +184,7 @@ def _extract(folder: Path, layer: dict[str, Any], scratch: Path) -> Path | None:
 
 
 def _first_pack(tar: tarfile.TarFile, out: Path, most: int) -> Path | None:
-    """The first pack of a tar that has at most so many bytes, as a file at `out`."""
+    """The first pack of at most `most` bytes in a tar, as a file at `out`."""
     for number, member in enumerate(tar):
         if number >= _MEMBERS_MAX:
             break
@@ -205,7 +206,7 @@ class _Bounded(io.RawIOBase):
     def __init__(self, file: IO[bytes], left: int) -> None:
         self._file = file
         self.left = left
-        """How many may still be read."""
+        """How many bytes may still be read."""
 
     def readable(self) -> bool:
         return True
@@ -220,7 +221,7 @@ class _Bounded(io.RawIOBase):
 
 @contextmanager
 def _decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The layer as a tar, whatever a registry made of it."""
+    """The layer as a tar, however a registry has compressed it."""
     import gzip
 
     start = raw.read(4)

@@ -1,7 +1,7 @@
 """What a mount publishes: entries that were compiled here and have rested, offered to the agent in batches.
 
-A batch is what one start compiled: everything until nothing new was sealed for a while. The queue is a file of the
-store, so it survives restarts; an offer leaves it once the agent says that the bucket has it. Writers never wait for
+A batch is what one start compiled: everything up to a while in which nothing new was sealed. The queue is a file of the
+store, so it survives restarts; a batch leaves it once the agent says that the bucket has it. Writers never wait for
 any of this, and reading an entry in order to offer it does not count as use.
 """
 
@@ -40,21 +40,21 @@ from kcachefs.store.records import TENANTS, Content, Inode
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 30.0
-"""A start is offered once nothing of it was sealed for this long."""
+"""The entries of a start are offered once none of them has been sealed for this long."""
 PATIENCE_SECONDS = 300.0
-"""A start that never rests is offered in parts after this long."""
+"""A start that keeps compiling is offered in parts after this long."""
 QUEUE_MAX = 20_000
-"""How many entries wait at most; more are not published."""
+"""The most entries that wait; further ones are not published."""
 BATCH_BYTES = 64 << 20
 RETRY_SECONDS, RETRY_MOST_SECONDS = 60.0, 900.0
 RENEW_FIRST_SECONDS, RENEW_SECONDS = 600.0, 6 * 3600.0
-"""When the agent is first told what was used, and how often after that."""
+"""When the agent is first told which entries were used, and how often after that."""
 USED_NS = 3 * 86400 * 1_000_000_000
-"""What was used within this time is published again before the bucket deletes it."""
+"""Entries used within this time are published again before the bucket deletes them."""
 EARLIER_NS = 3600 * 1_000_000_000
 USED_MAX, USED_AT_ONCE = 50_000, 4000
 PAUSE_MOST_NS = 10_000_000_000
-"""A longer pause between two files is not taken for compiling."""
+"""Of a longer pause between two files, only this much counts as compiling."""
 
 
 class _Content(NamedTuple):
@@ -101,19 +101,19 @@ class Offers:
         self._queue = self._read()
         self._offered = ""
         self._must_note_earlier = fs.options.resumed
-        """The worker before this one may have known of entries that it had not queued yet."""
+        """Whether to look for earlier entries: the previous worker may have known of some that it had not queued."""
         self._renew_at = time.monotonic() + RENEW_FIRST_SECONDS
         self._not_before: dict[str, float] = {}
         self._held_until = 0.0
-        """Until then nothing is offered: the last offer failed because of the bucket or the disk."""
+        """Until this time nothing is offered, because the last offer failed through the bucket or the disk."""
         self._rest_seconds = QUIET_SECONDS
-        """How long an empty file stays before it is taken to be whole; 0 once nobody can write any more."""
+        """How long a file must stay empty before it is taken to be complete; 0 once nobody can write any more."""
         self._refused: set[int] = set()
-        """Users whose entries are not published, once that was logged."""
+        """Users whose entries are not published, and for whom that has been logged."""
         self._fresh.want()
 
     def turn(self) -> None:
-        """Queue what has rested, and offer the next batch."""
+        """Queue the entries that have rested, and offer the next batch."""
         self._hear()
         self._note_earlier()
         now, fresh = time.monotonic(), self._fresh.all()
@@ -127,7 +127,7 @@ class Offers:
         self._client.note_queue(sum(len(batch.entries) for batch in self._queue) + len(self._fresh))
 
     def _note_earlier(self) -> None:
-        """Once, note what was made here recently. What is in the bucket already is found to be there."""
+        """Once, note the entries made here recently. Publishing will find those that the bucket already has."""
         if not self._must_note_earlier:
             return
         self._must_note_earlier = False
@@ -146,7 +146,7 @@ class Offers:
             return True
 
     def _tell_used(self) -> None:
-        """Tell the agent what was used recently, wherever it came from."""
+        """Tell the agent which entries were used recently, wherever they came from."""
         horizon = time.time_ns() - USED_NS
         keys = []
         for namespace, label, _ in self._fs.namespaces.rows():
@@ -163,12 +163,12 @@ class Offers:
     def finish(self, seconds: float) -> None:
         """The mount is gone: offer everything, and wait a little while until it is published."""
         with contextlib.suppress(KcachefsError):
-            # Nobody writes any more. gcc pauses in a precompiled header, which else would rest for a minute first.
+            # Nobody writes any more. gcc pauses in a precompiled header, so one usually rests for a minute first.
             self._fs.sealer.seal_quiet(0.0)
         self._rest_seconds = 0.0
         self._note_earlier()
         self._enqueue(self._fresh.all())
-        # Also after a recent fault: for a host that goes away this is the last chance. What failed comes last.
+        # Offer even after a recent fault: this is the last chance if the host goes away. Batches that failed come last.
         self._queue.sort(key=self._due)
         self._not_before.clear()
         self._held_until = 0.0
@@ -233,7 +233,7 @@ class Offers:
         return place, record.plain, moments
 
     def _is_being_made(self, entry: int) -> bool:
-        """Whether it has a file into which nothing was written yet: a linker may be about to."""
+        """Whether an entry has a recent file that is still empty: a linker may be about to write it."""
         try:
             nodes = [self._fs.nodes.get(ino) for ino, _, _ in self._fs.walk.members(entry)]
         except FsError:
@@ -270,7 +270,7 @@ class Offers:
                 self._taken(Taken(batch.name, False, why, is_fault=True))
                 return False
             if fd < 0:
-                self._taken(Taken(batch.name, True))  # nothing of it is there any more
+                self._taken(Taken(batch.name, True))  # none of its entries is left
                 continue
             try:
                 if not self._client.send(Offer(batch.name, batch.run, batch.compile_ms), fd):
@@ -281,11 +281,11 @@ class Offers:
             return True
 
     def _due(self, batch: Batch) -> float:
-        """When it may be offered. Whichever is due first comes first, so one that always fails holds no other back."""
+        """When a batch may be offered. The one due first comes first, so one that always fails holds no other back."""
         return self._not_before.get(batch.name, 0.0)
 
     def _parcel(self, batch: Batch) -> int:
-        """The entries of a batch that are still there, with their bytes; -1 if none is."""
+        """A parcel of the batch's entries that still exist, as a descriptor; -1 if none does."""
         entries, chunks, end, held = [], list[bytes](), 0, list[Place]()
         for place in batch.entries:
             try:
@@ -311,7 +311,7 @@ class Offers:
         return parcels.make(entries, chunks) if entries else -1
 
     def _hold(self, batch: Batch, places: list[Place]) -> None:
-        """Offer these later, and not with this batch: each has just got an empty file, which is never sealed."""
+        """Move these places to a later batch: each has just got an empty file, and empty files are never sealed."""
         batch.entries = [one for one in batch.entries if one not in places]
         later = Batch(name=secrets.token_hex(8), run=batch.run, compile_ms=0, entries=places)
         self._not_before[later.name] = time.monotonic() + self._rest_seconds
@@ -319,7 +319,7 @@ class Offers:
         self._write()
 
     def _find(self, place: Place) -> list[FoundEntry]:
-        """The entry at a place, or those that a folder holds which was one entry when it was made."""
+        """The entry at a place; or the entries in that folder, if it was one entry when it was made."""
         found = find_at(self._view, place.namespace, place.path, place.group, lambda skipped: log.info("%s", skipped))
         if sum(one.bytes for one in found) > THING_MAX:
             shown = printable("/".join((place.namespace, *place.path)))
@@ -330,15 +330,15 @@ class Offers:
         read: list[_Content] = []
         for name in found.files:
             seen = self._view.read((found.namespace, *found.path_in, *name.split("/")))
-            # It waited in the queue: somebody else may have added a file since, or its maker is at it again, and then
-            # it is queued once more when that is sealed.
+            # The entry waited in the queue: since then somebody else may have added a file, or its maker may be writing
+            # again. In that case it is queued once more when the new file is sealed.
             if not seen.is_sealed or not self._may_publish(seen.uid, seen.gid):
                 return []
             read.append(_Content(name, seen.mode, seen.mtime, seen.content))
         return read
 
     def _hear(self) -> None:
-        """See what became of the offer that is under way."""
+        """Handle the agent's answer to the offer that is under way."""
         with contextlib.suppress(queue.Empty):
             while True:
                 taken = self._client.taken.get_nowait()
@@ -389,12 +389,12 @@ def _place(path: tuple[bytes, ...], entry: int) -> Place | None:
 
 
 def _told(error: Exception) -> str:
-    """Why a batch waits, in people's words."""
+    """Why a batch waits, as a message for people."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
     return f"the mount's worker cannot hand over what was compiled: {words}"
 
 
 def compile_ms(times: list[int]) -> int:
-    """How long it took to make files, by when each was made, in nanoseconds; long pauses count little."""
+    """How many milliseconds making the files took, by when each was made, in nanoseconds; long pauses count little."""
     gaps = (min(later - earlier, PAUSE_MOST_NS) for earlier, later in pairwise(sorted(times)))
     return sum(gaps) // 1_000_000

@@ -1,11 +1,11 @@
-"""What a mount is told about its fleet. Plain data."""
+"""A mount's settings for its fleet, as plain data."""
 
 from __future__ import annotations
 
 import msgspec
 
 MODES = ("read", "publish")
-"""Take entries from the bucket; or also put there what is compiled here."""
+"""Only take entries from the bucket, or also publish what is compiled here."""
 FOLDER = "fleet"
 """The folder in a store that belongs to its agent: the index, and packs while they are checked or made."""
 
@@ -16,14 +16,14 @@ class FleetOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     mode: str = "read"
     trust: tuple[str, ...] = ()
-    """Public keys, or files that hold one, beside those of the configuration's folders."""
+    """Public keys, or files that hold one, in addition to those in the configuration's folders."""
     key: str = ""
     """The file of the secret key that signs what is published."""
     writer_uids: tuple[int, ...] = ()
     writer_gids: tuple[int, ...] = ()
-    """Whose entries are published; with neither, the mount owner's."""
+    """The users and groups whose entries are published; if both are empty, only the mount owner's are."""
     scope: str = ""
-    """Which part of the bucket; empty: by the machine and its GPUs."""
+    """The part of the bucket to use; if empty, the machine and its GPUs decide."""
 
     @property
     def publishes(self) -> bool:

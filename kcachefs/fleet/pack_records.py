@@ -1,7 +1,7 @@
-"""What a bucket tells about one pack: a signed record, small enough that all records together are the index.
+"""What a bucket says about one pack: a signed record, small enough that all records together are the index.
 
-The record says which entries the pack holds, by hashes of their names, and how to recognise its bytes. The names are
-not in it: it is for finding, not for reading.
+The record says which entries the pack holds, by hashes of their names, and how to recognise its bytes. It leaves out
+the names: it serves to find entries, not to list them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HEADER = struct.Struct("<8sI4x32s64s")
 """Magic, bytes of the body, public key, signature."""
 _MAGIC = b"KCFLEET1"
 _SIGNED = b"kcachefs fleet 1\n"
-"""What is signed begins with this, then comes the body: so no signature made for something else fits."""
+"""The signed message is this prefix and then the body, so that no signature made for something else fits."""
 
 PackId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
@@ -32,16 +32,16 @@ class PackReference(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     """Where a pack is and what it must be. An index holds one for each pack."""
 
     day: str
-    """The folder of the bucket it lies in, like 2026-11-16. Nobody signed it: it only says where to look."""
+    """The bucket's folder that holds the pack, like 2026-11-16. It is not signed: it only says where to look."""
     pack: PackId
     """The first half of the BLAKE3 of its bytes."""
     size: int
     plain: int
     """The bytes of its files when unpacked."""
     run: str
-    """What packs that were published together have in common."""
+    """A name shared by the packs that were published together."""
     compile_ms: int
-    """How long compiling all this took, in milliseconds; 0 if nobody knows."""
+    """How long compiling the entries took, in milliseconds; 0 if unknown."""
     signer: bytes
     """The public key that signed the record."""
 
@@ -52,7 +52,7 @@ class PackReference(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
 
 
 class PackRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
-    """What is signed."""
+    """The signed part of a record."""
 
     scope: str
     pack: PackId

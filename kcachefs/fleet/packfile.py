@@ -1,6 +1,6 @@
 """The pack as a file: header, manifest, frames. Writes one, and reads one that somebody else wrote.
 
-Reading goes from the outside to the inside, and each step is done only if the one before it held: the lengths, the
+Reading goes from the outside to the inside, and each step is done only if the one before it succeeded: the lengths, the
 digest of the manifest, its signature, its limits, the digest of every frame. Only then is a frame decoded.
 """
 
@@ -30,7 +30,7 @@ VERSION = 1
 _HEADER = struct.Struct("<8sIIQ32s32s64s")
 """Magic, version, zero, stored bytes of the manifest, their BLAKE3, public key, signature."""
 _SIGNED = b"kcachefs pack 1\n"
-"""What is signed begins with this, then comes the digest: so no signature made for something else fits."""
+"""The signed message is this prefix and then the digest, so that no signature made for something else fits."""
 _MANIFEST_LEVEL = 19
 _CHUNK = 1 << 20
 
@@ -55,7 +55,7 @@ def write(out: Path, manifest: Manifest, frames: IO[bytes], signer: signing.Sign
 
 
 def compress(plain: bytes, level: int, progress: Callable[[int], None] = lambda count: None) -> bytes:
-    """One zstd frame whose window covers everything: what repeats, repeats far apart."""
+    """One zstd frame whose window covers everything, because repeated data lies far apart."""
     window = max(10, min(rules.WINDOW_LOG_MAX, (len(plain) - 1).bit_length()))
     parameters = zstandard.ZstdCompressionParameters.from_level(
         level, source_size=len(plain), window_log=window, enable_ldm=True
@@ -70,7 +70,7 @@ def compress(plain: bytes, level: int, progress: Callable[[int], None] = lambda 
 
 @contextmanager
 def scratch_file(beside: Path) -> Iterator[IO[bytes]]:
-    """A file without a name, on the disk where the pack will be. If that is full, the error names the pack."""
+    """A file without a name, on the disk where the pack will be. If that disk is full, the error names the pack."""
     try:
         with tempfile.TemporaryFile(dir=beside.absolute().parent) as file:
             yield file
@@ -79,18 +79,18 @@ def scratch_file(beside: Path) -> Iterator[IO[bytes]]:
 
 
 class Pack:
-    """An open pack, of which the manifest is read and checked."""
+    """An open pack whose manifest has been read and checked."""
 
     def __init__(self, file: IO[bytes], name: Path, manifest: Manifest, public: bytes, start: int) -> None:
         self.name = name
         self.manifest = manifest
         self.public = public
-        """The key that signed it; empty if none did."""
+        """The public key that signed the pack; empty if it is unsigned."""
         self._file = file
         self._start = start
 
     def frames(self) -> Iterator[tuple[Frame, bytes]]:
-        """Every frame with its stored bytes, which are those that the manifest names."""
+        """Every frame with its stored bytes, checked against the manifest."""
         self._file.seek(self._start)
         for frame in self.manifest.frames:
             stored = self._file.read(frame.stored)
@@ -106,7 +106,7 @@ class Pack:
             _check_frame(self.name, stored, frame.plain)
 
     def decoded(self) -> Iterator[tuple[Frame, memoryview]]:
-        """Every frame with its decoded bytes, of which every file is what the manifest says."""
+        """Every frame with its decoded bytes, in which every file is checked against the manifest."""
         for frame, stored in self.frames():
             plain = memoryview(_decode(self.name, stored, frame.plain))
             for entry in frame.entries:
@@ -120,7 +120,7 @@ class Pack:
 def opened(
     name: Path, trusted: Collection[bytes], *, allow_unsigned: bool = False, to_look: bool = False
 ) -> Iterator[Pack]:
-    """Open a pack. Its signature is checked before anything else in it; with `to_look` every key or none will do."""
+    """Open a pack. Its signature is checked before anything else in it; with `to_look`, any key or none will do."""
     try:
         fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -190,7 +190,7 @@ def _check_signature(
 
 
 def _decode(name: Path, stored: bytes, plain: int) -> bytes:
-    """Decode one zstd frame that says beforehand how large it becomes."""
+    """Decode one zstd frame whose header states its decoded size."""
     _check_frame(name, stored, plain)
     decoder = zstandard.ZstdDecompressor(max_window_size=1 << rules.WINDOW_LOG_MAX)
     try:
@@ -200,14 +200,14 @@ def _decode(name: Path, stored: bytes, plain: int) -> bytes:
 
 
 def _check_frame(name: Path, stored: bytes, plain: int) -> None:
-    """Raise PackError unless it decodes to `plain` bytes, with a small window."""
+    """Raise PackError unless the frame decodes to `plain` bytes, with a small window."""
     size = _decoded_size(name, stored)
     if size != plain:
         raise PackError(f"{name}: a frame decodes to {size:,} bytes, which is not what it may have")
 
 
 def _decoded_size(name: Path, stored: bytes) -> int:
-    """How many bytes a frame says that it decodes to; PackError unless it does, with a small window."""
+    """The decoded size that a frame states; PackError if it states none, or needs a large window."""
     try:
         told = zstandard.get_frame_parameters(stored)
     except zstandard.ZstdError as error:

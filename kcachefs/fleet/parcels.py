@@ -17,7 +17,7 @@ from kcachefs.errors import PackError
 
 _LENGTH = struct.Struct("<Q")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""Nobody can change it after it was sent: what is mapped stays as it was checked."""
+"""Nobody can change a parcel after it was sent, so the mapped bytes stay as they were checked."""
 
 
 class ParcelFile(msgspec.Struct, frozen=True, array_like=True, gc=False):

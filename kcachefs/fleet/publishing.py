@@ -1,7 +1,7 @@
-"""Publishes entries into a bucket: what it does not have, as packs, with a claim first and the record last.
+"""Publishes the entries that a bucket does not have, as packs: the claim comes first, the record last.
 
-Killed between any two steps it leaves a claim that others take over, or a pack that no record names and that the
-bucket's own rule deletes. It never needs the right to delete.
+A publisher killed between any two steps leaves a claim that others take over, or a pack that no record names and that
+the bucket's own rule deletes. Publishing never needs the right to delete.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kcachefs.fleet.views import View
 from kcachefs.frameworks.copying import Skipped
 
 PACK_BYTES = 128 << 20
-"""A pack ends before the entry with which its files would have more: it is then one frame, fetched in one go."""
+"""A pack ends before the entry that would take its files beyond this: so it is one frame, fetched in one go."""
 
 _GAP = 60 * 10**9
-"""Nanoseconds without a new file after which a start is taken to have done something else."""
+"""Nanoseconds without a new file after which a start is taken to have stopped compiling."""
 
 _LOOK_AGAIN = 3.0
-"""Seconds between two looks at whether others have published what they claimed."""
+"""Seconds between two checks of whether others have published what they claimed."""
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Published(NamedTuple):
     """What became of the entries."""
 
     packs: list[PackReference]
-    """New in the bucket."""
+    """Packs that are new in the bucket."""
     present: int
     """Entries that the bucket had already."""
     waiting: list[FoundEntry]
@@ -53,7 +53,7 @@ class Published(NamedTuple):
     entered: int = 0
     """Entries that are in the new packs."""
     lost: int = 0
-    """Packs that should have held some of the entries, and are gone while their records are not."""
+    """Packs that are gone although their records still exist and name some of the entries."""
 
 
 class Publisher:
@@ -77,10 +77,10 @@ class Publisher:
         say: Say = lambda skipped: None,
         progress: Callable[[int], None] = lambda count: None,
     ) -> Published:
-        """Publish those entries that the bucket does not have.
+        """Publish the entries that the bucket does not have.
 
-        `run` names what was compiled together (`new_run`). `compile_ms` is how long that took; 0 takes it from the
-        times of the files.
+        `run` names the entries that were compiled together (`new_run`). `compile_ms` is how long that took; if 0, it is
+        judged by the times of the files.
         """
         run = run or new_run()
         self._bucket.load_index()
@@ -89,7 +89,7 @@ class Publisher:
         progress(sum(one.bytes for one in entries) - sum(one.bytes for one in missing))
         total, packs, entered, waiting, today = sum(one.bytes for one in missing) or 1, [], 0, [], ""
         for group in _groups(missing):
-            # Nodes that compiled almost the same agree on the least key of it most of the time.
+            # Nodes that compiled almost the same entries mostly agree on the least of their keys.
             with self.claims.taken(f"{min(map(key_of, group)):016x}") as now:
                 if now is None:
                     waiting += group
@@ -117,10 +117,11 @@ class Publisher:
         say: Say,
         progress: Callable[[int], None],
     ) -> Published:
-        """`publish`, for a caller that does not come back: looks again for `wait` seconds for what others publish.
+        """`publish`, for a caller that cannot try again later: waits up to `wait` seconds for what others publish.
 
-        By then it is there, or their claims are old and it is published here; `waits` is called with the number of
-        these entries, if there are any. What is in a pack that the bucket has lost is published again.
+        By then those entries are in the bucket, or the others' claims are old and the entries are published here.
+        `waits` is called with the number of these entries, if there are any. The entries of packs that the bucket has
+        lost are published again.
         """
         run, lost = new_run(), self._forget_lost(entries)
         done = self.publish(view, entries, run=run, level=level, say=say, progress=progress)
@@ -138,9 +139,9 @@ class Publisher:
         return done._replace(lost=lost)
 
     def _forget_lost(self, entries: Sequence[FoundEntry]) -> int:
-        """Take packs out of the index that hold some of the entries and are gone; returns how many.
+        """Ban packs that should hold some of the entries but are gone; returns how many.
 
-        A mount finds that out when it fetches a pack; a host that only publishes never would.
+        A mount notices a lost pack when it fetches it; a host that only publishes never would.
         """
         asked: set[PackReference] = set()
         lost = 0
@@ -179,7 +180,7 @@ class Publisher:
         )
         signed = pack_records.sign(record, self.signer, day)
         storage, layout = self._bucket.storage, self._bucket.layout
-        # Both are named by their content: what is there already is the same, and replacing may not be allowed.
+        # Both objects are named by their content: an existing one is the same, and replacing it may not be allowed.
         if storage.put(layout.pack(day, record.pack), path, if_absent=True):
             self._bucket.bans.lift(signed.reference)
         storage.put(layout.record(day, record.pack), signed.raw, if_absent=True)
@@ -196,7 +197,7 @@ class Publisher:
         say: Say,
         progress: Callable[[int], None],
     ) -> tuple[PackReference, int] | None:
-        """Make a pack and put it into the bucket; returns it and how many entries it holds. None if there is none."""
+        """Make a pack and put it into the bucket; returns it and how many entries it holds, or None without any."""
         path = self._bucket.folder / f"publishing.{os.getpid()}.{secrets.token_hex(4)}.kcp"
         try:
             made = making.make(view, group, path, level=level, signer=self.signer, say=say, progress=progress)
@@ -214,7 +215,7 @@ class Publisher:
 def writing_ms(times: Iterable[int]) -> int:
     """For how many milliseconds a start was busy compiling, judged by when its files were written, in nanoseconds.
 
-    A long gap is another start, or no compiling.
+    A long gap means another start, or no compiling, and does not count.
 
     >>> writing_ms([0, 4 * 10**9, 7 * 10**9, 9000 * 10**9])
     7000
@@ -225,7 +226,7 @@ def writing_ms(times: Iterable[int]) -> int:
 
 
 def new_run() -> str:
-    """A name for what is published together."""
+    """A new name for packs that are published together."""
     return secrets.token_hex(8)
 
 

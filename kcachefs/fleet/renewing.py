@@ -1,7 +1,7 @@
-"""Publishes again what is still used, before the bucket's own rule deletes it. Needs no right to delete.
+"""Publishes entries again that are still used, before the bucket's own rule deletes them. Needs no right to delete.
 
-A pack is copied inside the bucket, with its record, if at least half of it is used. Of other packs the used entries are
-taken out and put into a new pack, so that what nobody uses ages and goes.
+A pack is copied inside the bucket, with its record, if at least half of it is used. From other packs only the used
+entries are put into a new pack, so that entries nobody uses grow old and are deleted.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class Renewed(NamedTuple):
     """What was published again."""
 
     copied: list[PackReference]
-    """Packs that were copied, as they are now."""
+    """The new copies of packs."""
     repacked: list[PackReference]
-    """New packs of what was used in old ones."""
+    """New packs that hold the used entries of old ones."""
 
 
 def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewed:
-    """Publish again those of the used keys that are only in packs whose time is two thirds over.
+    """Publish again those of the used entries whose packs have all passed two thirds of their time in the bucket.
 
-    `used` are keys of entries that this node used recently. Load the index first. A pack that cannot be published keeps
-    no other back; the first error of the bucket is raised at the end.
+    `used` are keys of entries that this node used recently. Load the index first. A pack that cannot be published does
+    not hold back the others; the first error of the bucket is raised at the end.
     """
     index = KeyIndex.open(bucket.index_path)
     if index is None or not index.packs:
@@ -56,7 +56,7 @@ def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewe
     failed: list[FleetError] = []
     for number, keys in sorted(wanted.items()):
         reference = index.packs[number]
-        # Not below: where the bucket cannot even be claimed in, it would fail for all of them.
+        # Outside the `try`: a bucket that does not even accept a claim would fail for every pack.
         now = publisher.claims.take(f"renew-{reference.day}-{reference.pack}")
         if now is None:
             continue
@@ -70,7 +70,7 @@ def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewe
                 full, parts = parts, _Parts()
                 repacked.append(full.put(bucket, publisher, today))
         except (FleetMissing, PackError):
-            continue  # gone or of no use: it is banned, and nobody can renew it
+            continue  # the pack is gone or useless: it is banned, and nobody can renew it
         except FleetError as error:
             failed.append(error)
     if parts.entries:
@@ -86,7 +86,7 @@ def renew(bucket: Bucket, publisher: Publisher, used: Collection[int]) -> Renewe
 
 
 def _copy(bucket: Bucket, reference: PackReference, today: str) -> PackReference:
-    """The record last, as when it was published first."""
+    """Copy a pack, with the record last, as when it was first published."""
     layout = bucket.layout
     try:
         for name in (layout.pack, layout.record):
@@ -136,7 +136,7 @@ class _Parts:
         self._compile_ms += reference.compile_ms * size // max(reference.plain, 1)
 
     def put(self, bucket: Bucket, publisher: Publisher, today: str) -> PackReference:
-        """Publish them."""
+        """Publish the entries as one pack."""
         path = bucket.folder / f"renewing.{os.getpid()}.{secrets.token_hex(4)}.kcp"
         entries = sorted(self.entries, key=lambda one: (one.namespace, one.path_in, one.group))
         try:

@@ -1,4 +1,4 @@
-"""What a mount or a store takes before anything is evicted: by its quota, and by every other limit that it has."""
+"""How much a mount or a store takes before it evicts anything, by its quota and by every other limit that it has."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ QUOTA, FILES, USER_QUOTA = "--max-size SIZE", "--max-files N", "--max-size-per-u
 
 @dataclass(slots=True)
 class RoomLeft:
-    """How much is left of each limit, and which of them were in the way."""
+    """How much is left of each limit."""
 
     bytes: dict[str, int]
-    """By the option that raises the limit."""
+    """The bytes left, by the option that raises the limit."""
     files: int | None = None
-    """None: as many as fit."""
+    """How many more files fit; None if their number is not limited."""
     ceilings: dict[str, int] = field(default_factory=dict)
-    """Bytes by namespace, for those that have a ceiling."""
+    """The bytes left by namespace, for namespaces that have a ceiling."""
 
     @classmethod
     def told_by(cls, store: StoreNumbers) -> RoomLeft:
@@ -29,7 +29,7 @@ class RoomLeft:
         return cls(left, store.room_files, dict(store.room_bytes_below_ceilings))
 
     def take(self, namespace: str, size: int, files: int) -> str:
-        """Take room for an entry. If there is not enough, takes none and returns what would have to be raised."""
+        """Take room for an entry. If there is not enough, takes none and returns the option that raises the limit."""
         for option, left in self.bytes.items():
             if size > left:
                 return option

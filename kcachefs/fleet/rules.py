@@ -1,6 +1,6 @@
 """What a pack may hold. A pack comes from elsewhere and becomes code: everything it says is checked before it is used.
 
-The same limits hold when a pack is made, so that nobody makes one that nobody can unpack.
+The same limits apply when a pack is made, so that nobody makes one that nobody can unpack.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ FILES_MAX = 1_000_000
 MANIFEST_MAX = 256 << 20
 """The most bytes of a decoded manifest."""
 UNTRUSTED_MANIFEST_MAX = 32 << 20
-"""The same if no trusted key signed it: in memory it takes up to twenty times as much, and anybody may have made it."""
+"""The same for a manifest that no trusted key signed: anybody may have made it, and in memory it takes up to twenty
+times as much."""
 FACTS_MAX = 1000
-"""How many facts there are about what is in a pack, with their names."""
+"""The most facts about the content of a pack, counting their names."""
 FACT_LENGTH_MAX = 64
 DEPTH_MAX = 64
-"""How many folders may be inside each other."""
+"""How deep folders may be nested."""
 _NAME_MAX = 255
 
 NOT_CARRIED = {
@@ -50,10 +51,10 @@ _LOCK_SUFFIXES = (".lock", ".lockfile", ".ninja_lock")
 
 
 def is_unfinished(namespace: str, names: Collection[str]) -> bool:
-    """Whether an entry has a source of Inductor, or a file of ninja's, without the library that is built from it.
+    """Whether an entry has an Inductor source, or one of ninja's files, without the library that is built from it.
 
-    Its compiler is still at work, or failed; nobody else needs it so. Inductor links `.main` sources into a library,
-    and others may end as an object.
+    Its compiler is still at work, or has failed, and nobody else can use the entry as it is. Inductor links `.main`
+    sources into a library; an object may be all that others are compiled to.
 
     >>> is_unfinished("inductor", ["c.main.cpp", "c.main.o"]), is_unfinished("inductor", ["c.main.cpp", "c.main.so"])
     (True, False)
@@ -67,9 +68,9 @@ def is_unfinished(namespace: str, names: Collection[str]) -> bool:
 
 
 def checked(manifest: Manifest) -> Manifest:
-    """The manifest, with the entries that the layouts have today.
+    """The manifest, with its entries divided as the layouts do it today.
 
-    Raises PackError if it asks for anything but files in entries, of a reasonable number and size.
+    Raises PackError if it describes anything but files in entries, of a reasonable number and size.
     """
     if manifest.files > FILES_MAX:
         raise PackError(f"it has {manifest.files:,} files; at most {FILES_MAX:,} are unpacked")
@@ -77,7 +78,7 @@ def checked(manifest: Manifest) -> Manifest:
         raise PackError(f"its files have {manifest.bytes:,} bytes; at most {TOTAL_MAX:,} are unpacked")
     facts = [text for name, values in manifest.facts.items() for text in (name, *values)]
     if len(facts) > FACTS_MAX or any(len(text) > FACT_LENGTH_MAX for text in facts):
-        raise PackError(f"its facts are more than {FACTS_MAX:,}, or longer than {FACT_LENGTH_MAX} characters")
+        raise PackError(f"it has more than {FACTS_MAX:,} facts, or one longer than {FACT_LENGTH_MAX} characters")
     seen: set[tuple[str, str, str]] = set()
     frames: list[Frame] = []
     for frame in manifest.frames:
@@ -122,7 +123,7 @@ def _check_entry(entry: PackedEntry, plain: int) -> None:
 
 
 def _placed(entry: PackedEntry) -> list[PackedEntry]:
-    """The entry, or those that it is today: a folder that was one entry when the pack was made may hold many now."""
+    """The entry, or those it consists of today: a folder that was one entry when it was packed may hold many now."""
     parts = [entry] if entry.group or not _is_structure(entry) else _divided(entry)
     if not all(len(part.path) <= DEPTH_MAX and _is_placed(part) for part in parts):
         raise PackError(f"{_shown(entry)}: is not where {entry.namespace} keeps entries")
@@ -135,7 +136,7 @@ def _is_structure(entry: PackedEntry) -> bool:
 
 
 def _divided(entry: PackedEntry) -> list[PackedEntry]:
-    """The entries in a folder, without what belongs to none; the folder itself if it holds no entry."""
+    """The entries in a folder, without the files that belong to none; the folder itself if it holds no entry."""
     found: dict[tuple[tuple[str, ...], str], list[PackedFile]] = {}
     for file in entry.files:
         names = (*entry.path, *file.name.split("/"))
@@ -157,7 +158,7 @@ def _divided(entry: PackedEntry) -> list[PackedEntry]:
 
 
 def _is_placed(entry: PackedEntry) -> bool:
-    """Whether the layouts call this very thing an entry, and all folders above it structure."""
+    """Whether the layouts define exactly this as an entry, and all folders above it as structure."""
     namespace, path = entry.namespace.encode(), tuple(map(os.fsencode, entry.path))
     above = path if entry.group else path[:-1]
     if any(place(namespace, above[:end], True).kind is not Kind.STRUCTURE for end in range(1, len(above) + 1)):
@@ -172,7 +173,7 @@ def _is_placed(entry: PackedEntry) -> bool:
 
 
 def is_safe_name(name: str) -> bool:
-    """Whether it can only ever name a file in the folder where it is looked for, and shows as what it is."""
+    """Whether a name can only ever mean a file in the folder where it is looked up, and is displayed as it is."""
     if name in ("", ".", "..", ".kcachefs") or "/" in name or not name.isprintable():
         return False
     try:
@@ -187,7 +188,7 @@ def is_left_out(name: str) -> bool:
 
 
 def is_database(name: str, content: bytes) -> bool:
-    """Whether it is SQLite's: its users change it in place, so one copy does not replace another."""
+    """Whether a file is an SQLite database: its users change it in place, so one copy does not replace another."""
     return content.startswith(b"SQLite format 3\0") or name.endswith(_SQLITE_SUFFIXES)
 
 

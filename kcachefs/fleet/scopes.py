@@ -1,4 +1,4 @@
-"""Scopes: nodes of one kind share one part of a bucket, so that nobody loads an index of what it cannot use."""
+"""Scopes: nodes of one kind share one part of a bucket, so that no node loads an index of entries it cannot use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def default_scope() -> str:
 
 
 def _cuda() -> set[str]:
-    """Compute capabilities by the driver's own library."""
+    """Compute capabilities, as the driver's own library reports them."""
     try:
         library = _nvml()
     except (OSError, AttributeError):
@@ -51,7 +51,7 @@ def _cuda() -> set[str]:
 
 
 def _nvml() -> ctypes.CDLL:
-    """NVIDIA's library, with the types of what is called."""
+    """NVIDIA's library, with the types of the functions that are called."""
     library = ctypes.CDLL("libnvidia-ml.so.1")
     for name, *types in (
         ("nvmlInit_v2",),
@@ -71,7 +71,7 @@ def _nvml() -> ctypes.CDLL:
 
 
 def _rocm() -> set[str]:
-    """Targets by the kernel's table, in which gfx942 is 90402."""
+    """Targets from the kernel's table, in which gfx942 is 90402."""
     found = set()
     for properties in _KFD.glob("*/properties"):
         try:

@@ -1,7 +1,7 @@
-"""A temporary folder for the work of one command. What a command that was killed leaves there, the next one removes.
+"""A temporary folder for the work of one command. If a command is killed, the next one removes its folder.
 
-A file in the folder is locked for as long as its command lives. So a folder whose lock can be had belongs to nobody
-any more, whatever container its command ran in.
+A file in the folder is locked for as long as its command lives. So a folder whose lock is free belongs to nobody any
+more, whatever container its command ran in.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 
 PREFIX = "kcachefs-scratch-"
 _LOCK = ".kcachefs-scratch"
-"""A name that nothing else has: a store has a file `lock`."""
+"""The lock file's name, which nothing else has: a store has a file `lock`."""
 
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """An empty folder but for its lock, which goes with everything in it."""
+    """A folder that is empty but for its lock. It is removed with everything in it."""
     with contextlib.suppress(OSError):
         _remove_leftovers()
     with contextlib.ExitStack() as held:
@@ -34,7 +34,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def _locked(folder: str) -> int:
-    """A locked file in the folder. It gets its name when it is locked, so that nobody takes the lock before us."""
+    """A locked file in the folder. It gets its name only once it is locked, so that nobody takes the lock before us."""
     new = os.path.join(folder, f"{_LOCK}.new")
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(OSError):  # a disk without locks: then this folder is never taken for a leftover
@@ -44,7 +44,7 @@ def _locked(folder: str) -> int:
 
 
 def _remove_leftovers() -> None:
-    """Remove this user's folders whose commands were killed. Those without a lock are left: nobody knows."""
+    """Remove this user's folders whose commands were killed. Folders without a lock stay, to be safe."""
     place = tempfile.gettempdir()
     for name in os.listdir(place):
         if re.fullmatch(PREFIX + r"\w{8}", name):  # as tempfile calls them
@@ -62,7 +62,7 @@ def _remove_if_left(path: str) -> None:
         lock = os.open(_LOCK, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         held.callback(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for name in sorted(os.listdir(folder), key=_LOCK.__eq__):  # the lock last, for whoever goes on if we are killed
+        for name in sorted(os.listdir(folder), key=_LOCK.__eq__):  # the lock last, in case we are killed
             try:
                 os.unlink(name, dir_fd=folder)
             except IsADirectoryError:

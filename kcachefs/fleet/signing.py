@@ -1,4 +1,4 @@
-"""Keys: who signed a pack, and whom this host trusts. ed25519 of the `cryptography` package, imported on first use.
+"""Keys: who signed a pack, and whom this host trusts. ed25519 from the `cryptography` package, imported on first use.
 
 A key is one line of text. A secret key lies in a file that only its owner reads; a public key can be given as text, or
 as a file, or lies in the folder `trusted` of the user's or the host's configuration.
@@ -19,11 +19,11 @@ _PUBLIC, _SECRET = "kcachefs-ed25519:", "kcachefs-ed25519-secret:"
 _KEY_BYTES = 32
 _FILE_MAX = 4096
 _KEYS_MAX = 1 << 20
-"""The most bytes of a file of public keys: something else that is named by mistake is not read whole."""
+"""The most bytes of a file of public keys, so that a large file named by mistake is not read whole."""
 
 
 def keygen(path: Path) -> tuple[Path, str]:
-    """Make a key at `path`, and its public part beside it; returns where that is, and its text."""
+    """Make a key at `path`, and its public part beside it; returns the path and the text of the public part."""
     ed25519 = _ed25519()
     secret = ed25519.Ed25519PrivateKey.generate()
     text = public_text(secret.public_key().public_bytes_raw())
@@ -80,7 +80,7 @@ def default_key() -> Path:
 
 
 def trusted(given: Iterable[str] = ()) -> frozenset[bytes]:
-    """The public keys that are trusted: those given as text or file, those in the folders, and one's own."""
+    """The public keys that are trusted: those given as text or file, those in the folders, and the user's own."""
     keys = {_given(one) for one in given}
     own = default_key()
     files = [own.with_name(own.name + ".pub")]
@@ -122,7 +122,7 @@ def _given(text: str) -> bytes:
 
 
 def _keys_in(file: Path) -> list[bytes]:
-    """The keys in a file, one per line; lines that begin with # are comments, in whatever encoding."""
+    """The keys in a file, one per line; lines that begin with # are comments, in any encoding."""
     with open(file, "rb") as opened:
         raw_text = opened.read(_KEYS_MAX + 1)
     if len(raw_text) > _KEYS_MAX:
@@ -141,7 +141,7 @@ def _decoded(text: str, prefix: str) -> bytes | None:
         return None
     try:
         raw = base64.b64decode(words[0].removeprefix(prefix), validate=True)
-    except ValueError:  # binascii.Error is one, and so is what is said of letters outside ASCII
+    except ValueError:  # includes binascii.Error, and the error for letters outside ASCII
         return None
     return raw if len(raw) == _KEY_BYTES else None
 

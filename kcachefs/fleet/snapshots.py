@@ -1,8 +1,8 @@
 """Snapshots: many records in one object, so that a node that starts does not fetch thousands.
 
-A snapshot of a day holds the records of that day so far; one *until* a day holds those of all days up to it, and says
-that nothing but it has to be read for them. So it counts only if a trusted key signed it, together with its name: else
-anybody who can write into the bucket could hide what others published.
+A snapshot of a day holds the records of that day so far. A snapshot *until* a day holds the records of all days up to
+it, and says that nothing else has to be read for those days. So it counts only if a trusted key signed it together with
+its name: otherwise anybody who can write into the bucket could hide what others published.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kcachefs.fleet.pack_records import SignedRecord
 SNAPSHOT_MAX = 256 << 20
 """The most bytes of a snapshot."""
 SNAPSHOT_AFTER = 8
-"""A day gets a new snapshot when this many of its records are in none."""
+"""A day gets a new snapshot when this many of its records are in no snapshot."""
 _TRIES = 4
-"""How many snapshots of one kind and day are looked at before all are taken for useless."""
+"""How many snapshots of one kind and day are tried before all are considered useless."""
 _HEADER = struct.Struct("<8s32s64s")
 """Magic, public key, signature."""
 _MAGIC = b"KCSNAPS1"
@@ -40,7 +40,7 @@ class Snapshots(NamedTuple):
 
 
 def sorted_out(layout: Layout, listed: Iterable[Stored]) -> Snapshots:
-    """By kind and day: the newest of those until a day, and of each day those with the most records."""
+    """The snapshots by kind and day: the newest of those until a day, and of each day those with the most records."""
     until: list[SnapshotName] = []
     days: dict[str, list[SnapshotName]] = {}
     for stored in listed:
@@ -61,7 +61,7 @@ def encode(records: Iterable[SignedRecord], signer: signing.Signer, layout: Layo
 
 
 def received(arriving: Iterable[bytes], trusted: Collection[bytes]) -> bytearray:
-    """A snapshot, of which no more is taken than its header if that is not one or names nobody who is trusted."""
+    """Receive a snapshot. If its header is wrong or names no trusted key, nothing after the header is received."""
     content, is_checked = bytearray(), False
     for chunk in arriving:
         content += chunk
@@ -79,7 +79,7 @@ def decode(
     trusted: Collection[bytes],
     known: Collection[tuple[str, str]] = frozenset(),
 ) -> list[SignedRecord]:
-    """The records of a snapshot that trusted keys signed, without those that are known by day and pack."""
+    """The records of a snapshot that trusted keys signed, without those whose day and pack are in `known`."""
     public, signature = _check_header(content, trusted)
     body = memoryview(content)[_HEADER.size :]
     signing.check(public, signature, _said(layout, kind, name.day, body))
@@ -92,13 +92,14 @@ def decode(
         record = pack_records.read(bytes(body[start:at]), of, layout.scope, None)
         if is_day(of) and record.signer in trusted and (of, record.record.pack) not in known:
             records.append(record)
-    if count != name.records:  # this number is not signed: a copy of a small one could claim more, and go first
+    if count != name.records:  # its name is not signed: a copy of a small one could claim more, and go first
         raise PackError("does not have as many records as its name says")
     return records
 
 
 def _check_header(content: bytes | bytearray, trusted: Collection[bytes]) -> tuple[bytes, bytes]:
-    """Who says to have signed it, and the signature. PackError if it is no snapshot, or of nobody who is trusted."""
+    """The key that is said to have signed a snapshot, and the signature. PackError if it is no snapshot, or the key is
+    not trusted."""
     if len(content) < _HEADER.size or not content.startswith(_MAGIC):
         raise PackError("is not a snapshot")
     public: bytes
@@ -113,5 +114,5 @@ def digest(content: bytes) -> str:
 
 
 def _said(layout: Layout, kind: str, day: str, body: bytes | memoryview) -> bytes:
-    """What is signed: the name of the snapshot too, so that an old one does not pass for a new one."""
+    """The signed message. It includes the snapshot's name, so that an old one does not pass for a new one."""
     return _SIGNED + f"{layout.scope} {kind} {day}\n".encode() + blake3(body).digest()

@@ -1,4 +1,4 @@
-"""Makes the snapshots that are due in a bucket. Publishers do this after they published; nothing depends on it."""
+"""Makes the snapshots that are due in a bucket. Publishers do this after publishing; nothing depends on it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPEN_DAYS = 2
 
 
 def make_due(bucket: Bucket, claims: Claims, signer: Signer, today: str) -> None:
-    """Make a snapshot of today if many records are in none, and one of all days that are over, once a day."""
+    """Make a snapshot of today if many of its records are in none; and once a day, one of all days that are over."""
     found = bucket.reader.existing_snapshots()
     listed, recorded = len(bucket.reader.listed(today)), max([one.records for one in found.days.get(today, [])] or [0])
     due = listed - recorded >= SNAPSHOT_AFTER

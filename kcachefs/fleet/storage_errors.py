@@ -1,4 +1,4 @@
-"""What went wrong with a bucket: the project's error for each of obstore's, and its cause in one line."""
+"""Translates obstore's errors into the project's own, each with its cause in one line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def translated(error: BaseException, what: str) -> Exception:
 
 
 def _reason(error: BaseException) -> str:
-    """What happened, in a line that is fit for logs and terminals: whoever runs the store chose the words."""
+    """What happened, in a line that is fit for logs and terminals: the store's operator chose the words."""
     return printable(_told(error))[:_REASON_MAX]
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 from kcachefs.fleet.object_storage import PATIENT, Got, Patience, Storage, Stored
 
 _WEIGHT = 0.25
-"""Of the newest answer."""
+"""The weight of the newest answer in the average."""
 
 
 class TimedStorage:
-    """Passes everything on."""
+    """Passes every call on to another storage, and measures the answers."""
 
     def __init__(self, storage: Storage) -> None:
         self.url = storage.url
         self._storage = storage
         self.usual_seconds = 0.0
-        """0 until something was read."""
+        """How long an answer usually takes; 0 until something was read."""
         self.requests = 0
 
     def stream(self, key: str, *, limit: int, patience: Patience = PATIENT) -> Iterator[bytes]:

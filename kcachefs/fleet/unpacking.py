@@ -1,6 +1,6 @@
-"""Unpacks: the entries of a pack that was checked appear in a mount or a store, whole and one by one.
+"""Unpacks a checked pack: its entries appear in a mount or a store one by one, each as a whole.
 
-Entries that are there already are left alone, so that an interrupted unpacking can simply be run again. An entry is
+Entries that exist already are left alone, so that an interrupted unpacking can simply be run again. An entry is
 written under the temporary name of an adoption and then renamed: a process that dies in between leaves nothing that
 anybody takes for an entry, and no miss is counted.
 """
@@ -22,14 +22,14 @@ from kcachefs.fleet.targets import Target
 from kcachefs.frameworks.copying import staging_name
 
 _BLOCK = 4096
-"""What a file takes is rounded up to this."""
+"""The room that a file takes is rounded up to a multiple of this."""
 
 Progress = Callable[[PackedEntry], None]
 
 
 @dataclass(slots=True)
 class Unpacked:
-    """What was done so far."""
+    """What has been done so far."""
 
     unpacked: int = 0
     present: int = 0
@@ -39,9 +39,9 @@ class Unpacked:
     left_out: int = 0
     """Entries for which there was no room."""
     short_of: set[str] = field(default_factory=set)
-    """What would have to be raised for them, as `RoomLeft` says it."""
+    """The options that would raise the limits in their way, as `RoomLeft` names them."""
     listed: dict[tuple[str, ...], frozenset[str]] = field(default_factory=dict)
-    """What was in the folders of the entries before."""
+    """The names that the folders of the entries held before."""
 
     def note(self, brought: list[PackedFile]) -> None:
         """One more entry is done, of which these files were brought in."""
@@ -59,10 +59,10 @@ def unpack(
     *,
     evicts: bool = True,
 ) -> None:
-    """Bring every entry of a pack in that is not there yet. `progress` may raise to stop between two entries.
+    """Bring in every entry of a pack that does not exist yet. `progress` may raise to stop between two entries.
 
-    Before the first one appears, every byte of the pack is checked, and the way to every entry. With `evicts=False`
-    entries that fit only if others go are left out.
+    Before the first one appears, every byte of the pack is checked, and the path to every entry. With `evicts=False`,
+    entries that fit only if others are evicted are left out.
     """
     pack.check_frames()
     for parent in sorted({_parent(entry) for entry in pack.manifest.entries}):
@@ -82,7 +82,7 @@ def unpack(
                 left = [entry for entry in left if id(entry) not in brought_in]
             done.left_out += len(left)
     finally:
-        pool.shutdown(cancel_futures=True)  # what was begun is finished
+        pool.shutdown(cancel_futures=True)  # entries that were begun are finished
 
 
 def gone(pack: Pack, target: Target[Any]) -> int:
@@ -100,12 +100,12 @@ def may_fit(plain: int, entries: int, room: RoomLeft) -> bool:
 
 
 def _needed(size: int) -> int:
-    """How much room a file takes while it is brought in. While it is sealed, its bytes are there twice."""
+    """How much room a file takes while it is brought in: during sealing, its bytes exist twice."""
     return 2 * (size + _BLOCK)
 
 
 def _fitting(entries: list[PackedEntry], target: Target[Any], done: Unpacked) -> list[PackedEntry]:
-    """Those for which there is room; once they are sealed, there may be room for more."""
+    """The entries for which there is room; once they are sealed, there may be room for more."""
     if not entries:
         return []
     fitting, short_of, room = [], set(), target.room()
@@ -122,7 +122,7 @@ def _fitting(entries: list[PackedEntry], target: Target[Any], done: Unpacked) ->
 
 
 def _missing(entry: PackedEntry, listed: Mapping[tuple[str, ...], frozenset[str]]) -> list[PackedFile]:
-    """The files that are to be brought in: all of a folder, or none if it is there already."""
+    """The files to bring in: those that a group lacks; of a folder all, or none if it exists already."""
     present = listed[_parent(entry)]
     if not entry.group:
         return [] if entry.path[-1] in present else entry.files
@@ -136,7 +136,7 @@ def _parent(entry: PackedEntry) -> tuple[str, ...]:
 def _bring(
     entry: PackedEntry, plain: memoryview, target: Target[Any], listed: Mapping[tuple[str, ...], frozenset[str]]
 ) -> list[PackedFile]:
-    """The files that were brought in."""
+    """Bring an entry in; returns the files that were brought in."""
     missing = _missing(entry, listed)
     if not missing:
         return []
@@ -167,7 +167,7 @@ def _bring_tree(entry: PackedEntry, plain: memoryview, target: Target[Any]) -> l
 def _bring_group(
     entry: PackedEntry, files: list[PackedFile], plain: memoryview, target: Target[Any]
 ) -> list[PackedFile]:
-    """All files are written before the first gets its name, so that they appear almost at once."""
+    """All files are written before the first gets its name, so that they appear almost at the same time."""
     left = [(f"{staging_name()}{number}", file) for number, file in enumerate(files)]
     brought = []
     with target.folder(_parent(entry)) as folder:

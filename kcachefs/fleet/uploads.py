@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """An offer, or (None) keys of what is to be published again."""
+    """An offer; or, if that is None, the keys of entries to publish again."""
 
     offer: Offer | None
     fd: int = -1
@@ -43,10 +43,10 @@ class Uploads:
         self._offers: queue.SimpleQueue[_Waiting] = queue.SimpleQueue()
         self._busy = threading.Event()
         self.published = 0
-        """Packs that were put into the bucket."""
+        """How many packs were put into the bucket."""
 
     def start(self, taken: Callable[[Taken], None]) -> None:
-        """`taken` is called with what became of each offer."""
+        """Start the thread, which calls `taken` with what became of each offer."""
         threading.Thread(target=self._run, args=(taken,), name="kcachefs-upload", daemon=True).start()
 
     def add(self, offer: Offer, fd: int) -> None:
@@ -54,11 +54,11 @@ class Uploads:
         self._offers.put(_Waiting(offer, fd))
 
     def renew(self, used: Sequence[int]) -> None:
-        """These entries must not age out of the bucket."""
+        """Publish these entries again before they age out of the bucket."""
         self._offers.put(_Waiting(None, used=used))
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything is published, but not for long: what is not is offered again with the next mount."""
+        """Wait until everything is published, but not for long: the rest is offered again by the next mount."""
         until = time.monotonic() + seconds
         while self._busy.is_set() and time.monotonic() < until:
             time.sleep(0.02)
@@ -85,7 +85,7 @@ class Uploads:
                 log.exception("entries are not published")
                 told = Taken(offer.batch, True, str(error))
             finally:
-                if fd >= 0:  # none comes if too many are open
+                if fd >= 0:  # no descriptor comes if too many are open
                     os.close(fd)
             taken(told)
 

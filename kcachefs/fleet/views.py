@@ -21,7 +21,7 @@ _FOLDER, _FILE = stat.S_IFDIR >> 12, stat.S_IFREG >> 12
 
 
 class Child(NamedTuple):
-    """A name in a folder. What is neither is a link, a socket or the like."""
+    """A name in a folder. If it is neither a folder nor a file, it is a link, a socket or the like."""
 
     name: str
     is_folder: bool
@@ -36,13 +36,13 @@ class Seen(NamedTuple):
     content: bytes
     uid: int = -1
     gid: int = -1
-    """Whose it is in the store; -1 where that is not asked."""
+    """The file's owner and group in the store; -1 where they are not looked up."""
     is_sealed: bool = True
-    """False while a writer may still be at it; only a store knows."""
+    """False while a writer may still change the file; only a store knows."""
 
 
 class View(Protocol):
-    """A folder of namespaces. Paths are the names from there; `Skipped` says what cannot be read, and why."""
+    """A folder of namespaces, from which paths start. `Skipped` says what cannot be read, and why."""
 
     def children(self, path: tuple[str, ...]) -> list[Child]:
         """What is in a folder, by name."""

@@ -33,7 +33,7 @@ from kcachefs.frameworks.environment import where_now
 from kcachefs.frameworks.records import FRAMEWORKS
 
 MOUNT_FOLDER = ".kcachefs"
-"""What a mount adds to its namespaces; a copy of a whole mount has it too."""
+"""The folder that a mount adds beside its namespaces; a copy of a whole mount has it too."""
 _SUBFOLDERS = {"flashinfer": (".cache", "flashinfer")}
 """Where a cache goes in its namespace, if not to the top."""
 
@@ -46,7 +46,7 @@ class SourceEntry:
     path: tuple[str, ...]
     """The folder in the namespace: the entry itself, or the folder that holds the group."""
     root: Folder
-    """The source, kept open so that it stays the one that was looked at."""
+    """The source, kept open so that it stays the folder that was examined."""
     inside: tuple[str, ...]
     """The same folder in the source."""
     names: list[str] = field(default_factory=list)
@@ -120,7 +120,7 @@ def namespace_of(source: Path, environ: Mapping[str, str]) -> str:
 
 
 def find(source: Path, namespace: str, skip: Skip = lambda line: None) -> Iterator[SourceEntry]:
-    """The entries of a source, according to its framework's layout; calls `skip` for what cannot be one."""
+    """The entries of a source, according to its framework's layout; calls `skip` for anything that cannot be one."""
     yield from _find(Folder(source), namespace, _SUBFOLDERS.get(namespace, ()), (), skip)
 
 
@@ -150,7 +150,7 @@ def _find(
 
 
 def _destination(namespace: str, path: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Where a folder of entries goes: what TorchInductor keeps for other tools has its own namespace in a mount."""
+    """Where a folder of entries goes: caches that TorchInductor keeps for other tools have namespaces of their own."""
     if namespace == "inductor":
         if path == ("precompiled_headers",):
             return "precompiled_headers", ()

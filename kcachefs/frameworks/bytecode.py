@@ -1,14 +1,14 @@
-"""Python's bytecode in the mount: whether that helps a command, where it goes, and the variables that say so.
+"""Python's bytecode in the mount: whether that helps a command, where the bytecode goes, and the variables to set.
 
-Python keeps the bytecode of a module in `__pycache__` beside its source, unless it is given a prefix. With one it
-ignores what lies beside the sources, so a prefix only helps where nothing usable is there: in images whose packages
-were installed without bytecode, and where it cannot be written or writing is switched off.
+Python keeps the bytecode of a module in `__pycache__` beside its source, unless it is given a prefix. With a prefix it
+ignores bytecode beside the sources, so a prefix only helps where none of that is usable: in images whose packages were
+installed without bytecode, and where bytecode cannot be written or writing it is switched off.
 
-Looking at every module would take too long. We look at the distributions with the longest lists of files, and of each
-at the one module that every import of it runs. Each counts by the length of its list. Bytecode is usable if Python
-itself would use it: it has the source's time and size, or is based on a hash.
+Looking at every module would take too long. We look at the distributions with the longest lists of files, and in each
+at the one module that every import of the distribution runs. A distribution is weighted by the length of its list.
+Bytecode is usable if Python itself would use it: it has the source's time and size, or is based on a hash.
 
-Images can share one place for it only if the times of sources tell versions apart: see `source_times.py`.
+Images can share one folder for bytecode only if the times of sources tell versions apart: see `source_times.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SAMPLED = 8
 _USABLE_SHARE = 0.5
 """How much of the sample has to be usable, by weight, for Python to be left alone."""
 _GROWING_SHARE = 0.1
-"""The same where Python itself writes what is missing, and so has written what was imported before."""
+"""The same where Python itself writes missing bytecode, and so has written that of everything imported before."""
 _HEADER = struct.Struct("<4sIII")
 """The header of bytecode: magic, flags, then the source's time and size, or the hash of the source."""
 _HASH_BASED = 1
@@ -127,8 +127,9 @@ def variables(mount: Path, judged: Judgement) -> dict[str, str]:
 def environment_folder(mount: Path, judged: Judgement) -> Path | None:
     """The folder of an environment, made if it is not there; None where there is none that this user can trust.
 
-    Bytecode is code: a folder of another user, or one that others may write to, would let them run theirs here. Root's
-    is as good as our own. Where the usual folder is not to be trusted, we use one beside it with our user number.
+    Bytecode is code: a folder of another user, or one that others may write to, would let them run theirs here.
+    Root's folder is as good as our own. Where the usual folder is not to be trusted, we use one beside it with our user
+    number.
     """
     usual = mount / NAMESPACE / judged.environment
     for folder in (usual, usual.with_name(f"{usual.name}-{os.getuid()}")):
@@ -145,8 +146,8 @@ def environment_folder(mount: Path, judged: Judgement) -> Path | None:
 
 
 def _mode_of_folder() -> int:
-    """Root's is for everybody; a user's own is used by nobody else. Python makes the folders in it as the umask says:
-    where that leaves them open to others, the folder around them is closed."""
+    """Root's folder is for everybody; a user's own is used by nobody else. Python makes the folders inside as the umask
+    says: where that leaves them open to others, the folder around them is closed."""
     umask = 0
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8", errors="replace") as file:
         umask = next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0)

@@ -68,7 +68,7 @@ class Folder:
         return self._walk(names, lambda folder, name: folder.open(name, os.O_DIRECTORY))
 
     def made_below(self, *names: str) -> Folder:
-        """The same, and those that are missing are made; MountError if something else is in the way."""
+        """The same, but makes the folders that are missing; MountError if something else is in the way."""
 
         def make(folder: Folder, name: str) -> int:
             with contextlib.suppress(FileExistsError):
@@ -89,7 +89,7 @@ class Folder:
         return folder
 
     def open(self, name: str, flags: int = 0) -> int:
-        """A descriptor to read what has that name; Skipped if it is a link or may not be read."""
+        """Open the file or folder of that name for reading; Skipped if it is a link or may not be read."""
         # Without O_NONBLOCK a FIFO would wait for a writer.
         flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
@@ -193,7 +193,7 @@ def is_group_file(name: str) -> bool:
 
 
 def is_name(text: str) -> bool:
-    """Whether it is the name of a file in the same folder."""
+    """Whether a text is the name of a file in the same folder."""
     return text not in ("", ".", "..") and "/" not in text and "\0" not in text
 
 

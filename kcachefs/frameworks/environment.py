@@ -37,7 +37,7 @@ def select(only: Iterable[str] = ()) -> tuple[Framework, ...]:
 def environment(mount: Path, only: Iterable[str] = (), *, of_this_python: bool = True) -> dict[str, str]:
     """Every variable and its value for this mount, except those of Python's bytecode, which only helps some commands.
 
-    `of_this_python`: whether they are for programs that have the packages installed here.
+    `of_this_python`: whether the variables are for programs that use the packages installed here.
     """
     values = {MOUNT_VARIABLE: str(mount)}
     for framework in select(only):
@@ -94,7 +94,7 @@ def _version_of(package: str) -> str | None:
     for one in interpreters.installed(python) if python is not None else ():
         if interpreters.normalized(one.name) == interpreters.normalized(package) and one.version:
             return one.version
-    import importlib.metadata  # it knows more ways to install something, and takes longer than the rest of this module
+    import importlib.metadata  # finds packages installed in other ways, but takes longer than the rest of this module
 
     try:
         return importlib.metadata.version(package)

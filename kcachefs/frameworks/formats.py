@@ -17,13 +17,13 @@ from kcachefs.frameworks import headers
 _UNGUARDED = """# Nothing guards these variables: while the mount is dead, programs that use them fail.
 # The output of kcachefs env --format sh is guarded; it needs a shell that reads it and then starts the program.
 """
-"""At the top of the formats that can hold remarks but no conditions."""
+"""The text at the top of formats that can hold comments but no conditions."""
 _GOES_STALE = """# This volume is the mount itself: it goes stale when the daemon restarts, until the pod restarts too.
 # Mount in a folder that is called kcachefs and holds nothing else (/srv/kcachefs/cache): a pod then gets that folder.
 """
 _FOLDER_OF_OURS = "kcachefs"
 _IN_EVERY_MOUNT = ".kcachefs"
-"""A folder that is found only while a mount is there and answers."""
+"""A folder that is found only while a mount exists and answers."""
 
 
 def render(values: dict[str, str], format: str, mount: Path) -> bytes:
@@ -64,10 +64,10 @@ def _json(values: dict[str, str], mount: Path) -> str:
 
 
 def _k8s(values: dict[str, str], mount: Path) -> str:
-    """The parts of a pod that show it the mount at the host's path. JSON strings are valid YAML strings.
+    """The parts of a pod's manifest that show it the mount at the host's path. JSON strings are valid YAML strings.
 
-    The volume is the folder above the mount if that was made for it: a volume that is the mount itself stays bound to
-    a daemon that is gone. Any other folder is not ours to give to a pod.
+    The volume is the folder above the mount if that folder was made for the mount: a volume that is the mount itself
+    stays bound to a daemon that is gone. Any other folder is not ours to give to a pod.
 
     torch in the container looks for its precompiled header in the container's temporary directory (see headers.py),
     so a hook creates the link there. The hook must not fail, or Kubernetes would stop the container.
@@ -86,7 +86,7 @@ def _k8s(values: dict[str, str], mount: Path) -> str:
 
 
 def _is_made_for(mount: Path) -> bool:
-    """Whether the folder above a mount is there for nothing else."""
+    """Whether the folder above a mount serves no other purpose."""
     try:
         return mount.parent.name == _FOLDER_OF_OURS and os.listdir(mount.parent) == [mount.name]
     except OSError:

@@ -11,7 +11,7 @@ imported and that no variable of its own changes (torch 2.13, `torch/_inductor/c
 
 The link is only made where nothing is yet, or where an older link of ours is; a real folder with headers in it is left
 alone. It is removed with its mount, because torch fails on a link whose target is gone; daemon/header_guard.py does
-that when the daemon is killed. For the same reason torch fails in a container that shares the temporary directory and
+that when the daemon is killed. For the same reason torch fails in a container that shares the temporary directory but
 not the mount: a link cannot lead to one place here and to another there, so deploy/README.md says what to bind.
 """
 

@@ -49,9 +49,10 @@ if prefix == sys.base_prefix or bases:
     sites.append(site.getusersitepackages())
 print(json.dumps([sys.implementation.cache_tag, "%d.%d" % sys.version_info[:2], prefix, list(dict.fromkeys(sites))]))
 """
-"""Asked without `site`, which would run the code of every .pth file that is installed. Without it Debian's Pythons do
-not know that they are in a virtual environment, and leave out its folder. By the path that was asked first, then by the
-Python that answers: a version manager's script starts one that lies elsewhere."""
+"""Runs without `site`, which would execute the code of every installed .pth file. Without `site`, Debian's Pythons do
+not notice that they are in a virtual environment, and leave out its folder. So this looks for the environment itself:
+first at the path that was asked, then at that of the Python that answers, because a version manager's script starts a
+Python that lies elsewhere."""
 
 
 _Told = tuple[str, str, str, list[str]]
@@ -67,7 +68,7 @@ class Installed:
     site: str
     metadata: str
     installed_at: int
-    """When, in seconds since 1970."""
+    """When it was installed, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Interpreter:
     """A Python, and the folders in which distributions are installed for it."""
 
     cache_tag: str
-    """What it puts into the names of bytecode files, like cpython-311."""
+    """The tag that it puts into the names of bytecode files, like cpython-311."""
     version: str
     prefix: str
     sites: tuple[str, ...]
@@ -95,7 +96,8 @@ def of_this_process() -> Interpreter | None:
 
 
 def of_command(command: Sequence[str], environ: Mapping[str, str]) -> Interpreter | None:
-    """The Python that a command runs: itself, that of its first line, else the first one on PATH; None without any."""
+    """The Python that a command runs: the command itself, the one that its first line names, or else the first one on
+    PATH; None if there is none."""
     executable = executable_of(command, environ)
     if executable is None:
         return None
@@ -131,7 +133,7 @@ def ask(executable: str, environ: Mapping[str, str], flags: str = "") -> Interpr
 
 
 def _of_virtual_environment(executable: str) -> _Told | None:
-    """What the file of a virtual environment says, where that is all: it takes no process to read it."""
+    """What the pyvenv.cfg of a virtual environment says, if that is enough: reading it takes no process."""
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(executable)))
     try:
         with open(os.path.join(prefix, "pyvenv.cfg"), encoding="utf-8") as file:
@@ -148,10 +150,10 @@ def _of_virtual_environment(executable: str) -> _Told | None:
 
 
 def _of_plain_installation(executable: str, environ: Mapping[str, str]) -> _Told | None:
-    """What the places of a CPython say where it is installed as usual: starting it would take longer than all else.
+    """What the paths of a CPython say if it is installed as usual: starting it would take longer than everything else.
 
-    Its file has its version in its name, and its library lies where that says. The folders are all that a CPython or
-    Debian's could have; those that are not there are left out later.
+    Its file has the version in its name, and the version says where its library lies. The folders are all that a
+    CPython or Debian's Python could have; those that do not exist are left out later.
     """
     real = os.path.realpath(executable)
     found = re.fullmatch(_PLAIN_NAME, os.path.basename(real))
@@ -174,7 +176,7 @@ def _of_plain_installation(executable: str, environ: Mapping[str, str]) -> _Told
 
 
 def _is_binary(path: str) -> bool:
-    """Whether it is a binary: a script might start any Python."""
+    """Whether a file is a binary: a script might start any Python."""
     try:
         with open(path, "rb") as file:
             return file.read(4) == b"\x7fELF"
@@ -209,9 +211,10 @@ def _told_by(executable: str, environ: Mapping[str, str]) -> _Told | None:
 
 
 def installed(interpreter: Interpreter) -> list[Installed]:
-    """Every distribution, by the names in its folders: nothing of what is installed is opened.
+    """Every distribution, by the names in the interpreter's folders: no installed file is opened.
 
-    Without those that cannot be looked at: folders that are closed to us, links to nowhere, what is just uninstalled.
+    Distributions that cannot be examined are left out: folders closed to us, links to nowhere, and those that are
+    being uninstalled.
     """
     found = []
     for folder in interpreter.sites:
@@ -237,7 +240,7 @@ def module_of_library(interpreter: Interpreter) -> str | None:
 
 
 def environment_name(interpreter: Interpreter, distributions: Sequence[Installed]) -> str:
-    """A name for what Python finds at its paths. Two images have the same one only if they were installed together.
+    """A name for what Python finds at its paths. Two images have the same name only if they were installed together.
 
     The times are those of the folders of metadata, which change when a distribution is installed and at no other time.
     """
@@ -262,7 +265,7 @@ def python_path(environ: Mapping[str, str]) -> list[str]:
 
 
 def _existing(folders: Sequence[str]) -> tuple[str, ...]:
-    """Folders that hold distributions, or may: in their order, each once."""
+    """The folders that exist, in their order, each once."""
     return tuple(dict.fromkeys(os.path.abspath(one) for one in folders if one and os.path.isdir(one)))
 
 

@@ -1,4 +1,4 @@
-"""Where entries and their artefacts come from: a mount or store that is asked, or a plain folder of a cache.
+"""Where entries and their artefacts come from: a mount or a store, or a plain cache folder.
 
 Looking does not count as use: a mount hands artefacts over without counting a hit.
 """
@@ -21,7 +21,7 @@ from kcachefs.errors import UsageError
 FILE_MAX = 64 << 20
 KINDS = ("graph", "kernel", "autograd", "tuning", "model", "driver", "library", "other")
 _TREE = re.compile(r"\.tenants/[^/]+/")
-"""`store.records.TENANTS`, which is not imported: the whole store would come with it."""
+"""Same as `store.records.TENANTS`, which is not imported because the whole store would come with it."""
 _TUNING = re.compile(r"../[0-9a-f]{64}")
 
 
@@ -30,10 +30,10 @@ class Cache(Protocol):
 
     @property
     def place(self) -> str:
-        """Which cache it is: an index is kept for each."""
+        """Identifies the cache: each has an index of its own."""
 
     def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
-        """All; or at least those that a run made or wrote into, and those written since some time."""
+        """All entries; or at least those that a run made or wrote into, and those written since some time."""
 
     def artefacts(
         self, entries: Sequence[MadeEntry], files: Sequence[str], head: int | None = None
@@ -41,19 +41,19 @@ class Cache(Protocol):
         """The files whose names match one of the patterns, entry by entry; with `head` their first bytes only."""
 
     def runs(self, *, settle: bool = False) -> list[RunInfo]:
-        """The runs, the newest last; none where nobody writes them down. With `settle`, all is counted until now."""
+        """The runs, the newest last; none where none are recorded. With `settle`, pending numbers are counted first."""
 
     def tombstones(self) -> list[Tombstone]: ...
 
     def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
-        """Say what entries cost according to their artefacts, so that a hit on them counts as saving that.
+        """Report what entries cost according to their artefacts, so that a hit on one counts as saving that much.
 
-        `parts` are costs that no other entry accounts for.
+        `parts` are the costs that no other entry accounts for.
         """
 
 
 def kind_of(path: str) -> str:
-    """What an entry is, by its path.
+    """The kind of an entry, by its path.
 
     >>> kind_of("triton/ABC"), kind_of("inductor/fxgraph/ab/fabc"), kind_of("inductor/triton/0/ABC"), kind_of("jax/x")
     ('kernel', 'graph', 'kernel', 'other')
@@ -69,7 +69,7 @@ def kind_of(path: str) -> str:
 
 
 def tree_of(path: str) -> str:
-    """Which user's own tree an entry is in, under the policy `private`: how its path begins; empty for all others.
+    """The user tree that an entry is in under the policy `private`, as a prefix of its path; empty for all others.
 
     >>> tree_of(".tenants/1000/triton/ABC"), tree_of("triton/ABC")
     ('.tenants/1000/', '')
@@ -93,7 +93,7 @@ class FolderCache:
         return os.path.realpath(self._root)
 
     def entries(self, run: int | None = None, since: float | None = None) -> list[MadeEntry]:
-        if self._found is None:  # looked at once: a number must mean the same entry from then on
+        if self._found is None:  # listed only once: a number must keep meaning the same entry
             self._found = []
             for prefix, top in self._tops():
                 for folder in _entry_folders(top):
@@ -154,7 +154,7 @@ class FolderCache:
 
 
 def _entry_folders(top: Path) -> Iterator[Path]:
-    """The folders below that are kernels or graphs."""
+    """The folders below `top` that are kernels or graphs."""
     for pattern in ("*", "triton/*/*", "fxgraph/*/*", "aotautograd/*"):
         for folder in sorted(top.glob(pattern)):
             inside = folder.relative_to(top).parts
@@ -164,7 +164,7 @@ def _entry_folders(top: Path) -> Iterator[Path]:
 
 
 def _text(name: str | Path) -> str:
-    """A name on the disk, which need not be UTF-8, as a mount would tell it."""
+    """A name on the disk, which need not be UTF-8, in the form in which a mount would report it."""
     return os.fsencode(name).decode(errors="replace")
 
 
@@ -176,7 +176,7 @@ def _content(file: Path, size: int, head: int | None) -> bytes | None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of an entry: those in its folder, or the one that it is."""
+    """The files of an entry: those in its folder, or the entry itself if it is a file."""
     if not folder.is_dir():
         return [folder]
     found = []

@@ -1,4 +1,4 @@
-"""What an autograd entry of torch tells: which graphs it leads to, and what the program calls their inputs."""
+"""What torch's autograd entries reveal: the graphs that an entry leads to, and the program's names for their inputs."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Autograd:
     """Whether these seconds include the backward graph: where sizes vary, torch compiles both at once."""
 
     def beyond(self, graph_seconds: Mapping[str, float | None]) -> float | None:
-        """What it cost beyond its graphs; None if that is not known.
+        """What it cost beyond its graphs; None if unknown.
 
         >>> trained = Autograd("", 0.0, forward="f", backward="b", seconds=5.0)
         >>> trained.beyond({"f": 3.0, "b": 1.5}), trained.beyond({"b": 1.5})
         (2.0, None)
 
-        A graph that took longer was not compiled then but found:
+        A graph that took longer than the entry was not compiled then but found in the cache:
 
         >>> trained.beyond({"f": 30.0, "b": 1.5})
         """
@@ -48,7 +48,7 @@ class Autograd:
 
 
 def read(path: str, created: float, data: bytes) -> Autograd:
-    """The entry in a file of `aotautograd`; `ArtefactGarbled` if there is none."""
+    """The entry in a file of `aotautograd`; `ArtefactGarbled` if the file holds none."""
     made = pickle_walk.read(data)
     if not isinstance(made, Described) or "AOTAutograd" not in made.name:
         raise ArtefactGarbled("it holds no autograd entry")
@@ -74,7 +74,7 @@ def _graph_key(compiled: Any) -> str:
 
 
 def _source_name(source: Any) -> str:
-    """What a program would write for it, as `self.up.weight`."""
+    """What a program would write for the source, such as `self.up.weight`."""
     parts: list[str] = []
     for _ in range(_DEPTH_MAX):
         if not isinstance(source, Described):

@@ -15,7 +15,7 @@ from kcachefs.insight.sources import Source, Sources, State, constants_of, is_li
 from kcachefs.insight.triton_ir import Function, Operation, Place
 
 _COMPARED_MAX = 4000
-"""Operations of a function; finding the first difference in more of them would take too long."""
+"""Operations per function: finding the first difference in longer bodies would take too long."""
 _AGREED_MIN = 3
 _LIBRARY = "triton.language."
 
@@ -67,7 +67,7 @@ class _First:
     now: Operation | None
     was: Operation | None
     edited: bool
-    """The code after it moved relative to the code before it: so the text in between was changed."""
+    """The code after it moved relative to the code before it, so the text in between was changed."""
 
     @property
     def place(self) -> Place:
@@ -94,7 +94,7 @@ def _shift(
 ) -> tuple[int, int] | None:
     """How far the places in a block of equal operations moved, in lines and columns; None if they do not agree.
 
-    Equal operations stand on many lines, so that a few of them may be matched with others than their own.
+    Equal operations occur on many lines, so a few of them may be paired with the wrong counterpart.
     """
     _, o1, o2, n1, n2 = block
     found = Counter(
@@ -109,7 +109,7 @@ def _shift(
 
 
 def _structure(kernel: TritonKernel, new: Function, old: Function, sources: Sources, *, is_kernel: bool) -> Cause:
-    """The bodies have other operations: a constant switches some of them, or the source was edited."""
+    """The cause if the bodies have different operations: a constant switches some, or the source was edited."""
     first = _first_difference(new, old)
     source = sources.find(first.place.file)
     if source is not None and is_kernel:
@@ -131,7 +131,7 @@ def _edit(new: Function, first: _First, source: Source | None, *, is_kernel: boo
     reads = f": `{line}`" if line else ""
     if source is not None and source.state is State.UNTOUCHED:
         words = (
-            f"{where}{through} compiled to other code and the file is unchanged: a constexpr or a global that it reads"
+            f"{where}{through} compiled to other code although the file is unchanged: a constexpr or a global differs"
         )
         return Cause(Kind.CONSTANT, words, certain=False)
     if first.edited or source is not None:
@@ -151,7 +151,7 @@ def _switch(first: _First, function: ast.FunctionDef, names: set[str], source: S
             continue
         if isinstance(node, ast.For):
             loop = f"{base(first.place.file)}:{node.lineno}"
-            words = f"constexpr {' or '.join(decided)} differs: the loop at {loop} is another one"
+            words = f"constexpr {' or '.join(decided)} differs: the loop at {loop} is a different one"
         else:
             words = _branch(test, node, decided, first)
         return Cause(Kind.CONSTANT, words, certain=untouched and len(decided) == 1)
@@ -169,7 +169,7 @@ def _switch(first: _First, function: ast.FunctionDef, names: set[str], source: S
 
 
 def _is_switched(node: ast.AST, first: _First, *, untouched: bool) -> bool:
-    """Whether what differs came or went with this branch or unrolled loop, rather than being another code in it."""
+    """Whether the difference came or went with this branch or unrolled loop, rather than being different code in it."""
     if isinstance(node, ast.For):
         unrolled = "static_range" in ast.unparse(node.iter)
         if untouched:
@@ -212,7 +212,7 @@ def _decided(test: ast.expr, *, taken: bool) -> str:
 
 
 def _helper(kernel: TritonKernel, new: Function, old: Function, sources: Sources) -> Cause:
-    """A function of the same types and constants has another body: its source differs, or a global that it reads."""
+    """A function with the same types and constants has another body: its source differs, or a global that it reads."""
     if _shapes(new.operations) != _shapes(old.operations):
         return _structure(kernel, new, old, sources, is_kernel=False)
     source = sources.find(new.place.file)
@@ -240,7 +240,7 @@ def _helper(kernel: TritonKernel, new: Function, old: Function, sources: Sources
 
 
 def _only_text(new: TritonKernel, old: TritonKernel, sources: Sources) -> Cause:
-    """The same code came out, so what differs is text, or nothing that the artefacts show."""
+    """The cause when the code is the same: only text differs, or something that the artefacts do not show."""
     no_effect = "with no effect on the code"
     moved = new.place.line - old.place.line
     pairs = _placed(new.main, old.main)

@@ -1,4 +1,4 @@
-"""Why an entry is not one that was there before: the kinds of causes, in the order in which they are told."""
+"""Why an entry does not match one that existed before: the kinds of causes, in the order in which they are reported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Kind(Enum):
-    """A kind of cause. An earlier one is told first: the later ones often follow from it."""
+    """A kind of cause. An earlier one is reported first: the later ones often follow from it."""
 
     EVICTED = "evicted"
     DAMAGED = "damaged"
@@ -45,7 +45,7 @@ class Cause:
 
 
 def in_order(causes: list[Cause]) -> list[Cause]:
-    """The most telling first; of one kind as they were found."""
+    """The most telling cause first; causes of one kind as they were found."""
     return sorted(causes, key=lambda cause: cause.rank)
 
 
@@ -57,7 +57,7 @@ ADVICE: dict[Kind, str] = {
     Kind.ENVIRONMENT: "use the same environment and settings in every process",
     Kind.TEXT: "comments and line numbers of a kernel are part of Triton's key",
 }
-"""What somebody could do about it, where that is worth a line."""
+"""Advice on a cause, for the kinds where it is worth a line."""
 
 
 def clipped(value: object, limit: int = 80) -> str:

@@ -1,4 +1,4 @@
-"""Which constants of a kernel differ, by the numbers in two bodies of the same shape and by the kernel's source."""
+"""Which constants of a kernel differ, judged by the numbers in two bodies of the same shape and by the source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAF = re.compile(r"c(?P<constant>.*?)(?=_(?:c|fp\d|bf\d|i\d|u\d|P|T|S)|T(?:_|$
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A number that the two bodies have at one place, equal or not, and what may have given it its value."""
+    """A number that both bodies have at one place, equal or not, and the constants that may have given it its value."""
 
     place: Place
     was: str
@@ -40,14 +40,14 @@ class Evidence:
 @dataclass(slots=True)
 class Solved:
     names: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Constants by name: what they were and are."""
+    """Constants by name: the old and the new value."""
     derived: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """Constants of which only an expression is known: the expression, what it was and is."""
+    """Constants of which only an expression is known: the expression, its old and its new value."""
     place: Place = NOWHERE
 
 
 def differing_constants(new: TritonKernel, old: TritonKernel, sources: Sources) -> list[Cause]:
-    """The causes if the two kernels differ in numbers, or in what they pass to functions, and in nothing else."""
+    """The causes if the two kernels differ only in numbers, or in what they pass to functions."""
     if new.main is None or old.main is None:
         return []
     source = sources.find(new.place.file)
@@ -97,7 +97,7 @@ def _globals(changed: list[Evidence], source: Source, constant_names: set[str]) 
 
 
 def _literal(changed: list[Evidence], source: Source, constant_names: set[str]) -> Cause | None:
-    """The cause if the new number stands in the source as it is."""
+    """The cause if the new number stands literally in the source."""
     for one in changed:
         if one.expression is None or names_in(one.expression) & constant_names:
             continue
@@ -116,12 +116,12 @@ def _by_place(one: Evidence, source: Source | None) -> Cause:
     else:
         what = f"a constant at {shown(one.place)} is {clipped(one.now)}, was {clipped(one.was)}"
     if source is not None and source.state is State.UNTOUCHED:
-        return Cause(Kind.CONSTANT, f"{what}; the file is unchanged: a constexpr or a global that it reads")
+        return Cause(Kind.CONSTANT, f"{what}; the file is unchanged: a constexpr or a global differs")
     return Cause(Kind.CONSTANT, f"{what} (a constexpr, a global, or the line was edited)")
 
 
 def solve(evidence: list[Evidence], constant_names: set[str]) -> Solved:
-    """Which of the names have another value. A name is told only if nothing speaks against it."""
+    """Which of the names have another value. A name is reported only if nothing contradicts it."""
     values: dict[str, Counter[tuple[str, str]]] = {}
     derived: dict[str, tuple[str, str, str]] = {}
     places: dict[str, Place] = {}
@@ -147,7 +147,7 @@ def solve(evidence: list[Evidence], constant_names: set[str]) -> Solved:
 
 
 def _change_in(pairs: Counter[tuple[str, str]]) -> tuple[str, str] | None:
-    """What a name was and is, if the numbers at its places agree on that: where it is used, the old value is gone."""
+    """A name's old and new value, if the numbers at its places agree on them: the old value is gone everywhere."""
     for (was, now), _ in pairs.most_common():
         if was != now and (was, was) not in pairs:
             return was, now
@@ -179,7 +179,7 @@ def _read(operation: Operation, was: str, now: str, nodes: list[ast.AST]) -> lis
     leaves = list(dict.fromkeys(leaf for node in nodes for leaf in _leaves(node)))
     fitting = [leaf for leaf in leaves if isinstance(leaf, ast.Constant) and plain(str(leaf.value)) == now]
     if fitting and was == now:
-        return []  # a literal that stayed
+        return []  # an unchanged literal
     if fitting:
         return [Evidence(operation.place, was, now, fitting[0])]
     named = [leaf for leaf in leaves if not isinstance(leaf, ast.Constant) and names_in(leaf)]
@@ -214,7 +214,7 @@ def _passed(now: Operation, was: Operation, nodes: list[ast.AST]) -> list[Eviden
     call = next((node for node in nodes if isinstance(node, ast.Call)), None)
     given = _flat([*call.args, *(one.value for one in call.keywords)]) if call else []
     if call is not None and isinstance(call.func, ast.Attribute) and len(ours) == len(given) + 1:
-        given = [call.func.value, *given]  # x.sum(0): what stands before the dot is passed as well
+        given = [call.func.value, *given]  # x.sum(0): the part before the dot is passed as well
     found = []
     for at, (x, y) in enumerate(zip(theirs, ours, strict=True)):
         if x is None or y is None:
@@ -227,12 +227,12 @@ def _passed(now: Operation, was: Operation, nodes: list[ast.AST]) -> list[Eviden
 
 
 def leaves_of(given: str) -> list[str | None]:
-    """The arguments in a mangled name, one each: a constant's value, or None for what is passed at run time.
+    """The arguments in a mangled name, one each: a constant's value, or None for an argument passed at run time.
 
     >>> leaves_of("fp32S128S_c0.5"), leaves_of("Tc64_c128T_cfp32"), leaves_of("i32_i32_c_sq_tf32_sq_")
     ([None, '0.5'], ['64', '128', 'fp32'], [None, None, 'tf32'])
 
-    Triton up to 3.6 writes the constants behind all others, each with its position:
+    Triton up to 3.6 writes the constants after all other arguments, each with its position:
 
     >>> leaves_of("i32__(1,)cconstexpr_128_"), leaves_of("fp32S64S__(0, 0)c4_(0, 1)c8_(2,)cconstexpr_1_d_5_")
     ([None, '128'], ['4', '8', None, '1.5'])
@@ -258,7 +258,7 @@ def _plain_text(mangled: str) -> str:
 
 
 def _flat(nodes: list[ast.expr]) -> list[ast.AST]:
-    """Arguments with the members of a tuple one by one, as they are in a mangled name."""
+    """Arguments with the members of a tuple one by one, as in a mangled name."""
     found: list[ast.AST] = []
     for node in nodes:
         found += _flat(node.elts) if isinstance(node, ast.Tuple | ast.List) else [node]

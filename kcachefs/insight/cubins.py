@@ -1,4 +1,4 @@
-"""Reads what a cubin says of itself: registers, stack, shared memory, and which ptxas made it. Needs no CUDA tool."""
+"""Reads a cubin's facts about itself: registers, stack, shared memory, and which ptxas made it. Needs no CUDA tool."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _WORDS = re.compile(rb"[ -~]{4,200}")
 class CubinFacts:
     registers: int | None = None
     stack: int | None = None
-    """Bytes that each thread has in local memory: more than 0 mostly means that registers were spilled."""
+    """Bytes of local memory for each thread: more than 0 mostly means that registers were spilled."""
     static_shared: int = 0
     code_bytes: int = 0
     cuda: str = ""
-    """The CUDA API that it was made for, as 12.8."""
+    """The CUDA API that it was made for, such as 12.8."""
     ptxas: str = ""
-    """Release and build of the ptxas that made it; CUDA 13 and later say so."""
+    """Release and build of the ptxas that made it; only CUDA 13 and later record it."""
     ptxas_flags: str = ""
 
 
 def read(data: bytes) -> CubinFacts:
-    """What the file says; `ArtefactGarbled` if it is not a cubin."""
+    """The facts in the file; `ArtefactGarbled` if it is not a cubin."""
     if len(data) < _HEADER_MIN or data[:5] != b"\x7fELF\x02":
         raise ArtefactGarbled("it is not a 64-bit ELF file")
     registers: list[int] = []
@@ -73,7 +73,7 @@ def read(data: bytes) -> CubinFacts:
 
 
 def _sections(data: bytes) -> Iterator[tuple[str, bytes, int]]:
-    """Name, bytes and size of each section; the bytes only of those that are read."""
+    """Name, bytes and size of each section; bytes only for the sections that are used."""
     (start,) = struct.unpack_from("<Q", data, 0x28)
     size, number, names_at = struct.unpack_from("<HHH", data, 0x3A)
     if size < _SECTION.size or number > _SECTIONS_MAX or names_at >= number or start + size * number > len(data):
@@ -86,14 +86,14 @@ def _sections(data: bytes) -> Iterator[tuple[str, bytes, int]]:
         body = b""
         if head[1] != _NO_BITS and name.startswith((".nv.info", ".note.nv.tkinfo")):
             left -= head[5]
-            if left < 0:  # they share bytes, which would be read over and over
+            if left < 0:  # sections share bytes, which would be read over and over
                 raise ArtefactGarbled("its sections are larger than the file")
             body = data[head[4] : head[4] + head[5]]
         yield name, body, min(head[5], 1 << 40)
 
 
 def _attributes(body: bytes) -> list[tuple[int, bytes]]:
-    """The attributes of a section `.nv.info` that come with a value of their own size."""
+    """The attributes of a section `.nv.info` whose value states its own size."""
     found, at = [], 0
     while at + 4 <= len(body):
         form, attribute, size = struct.unpack_from("<BBH", body, at)

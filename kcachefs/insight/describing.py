@@ -1,4 +1,4 @@
-"""One entry in detail, the texts that it holds, and two entries ingredient by ingredient."""
+"""One entry in detail, the texts that it holds, and the comparison of two entries ingredient by ingredient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that the CUDA driver compiled from PTX, as its file tells it: the driver's build, the GPU, the PTX."""
+"""A program that the CUDA driver compiled from PTX, as its file shows it: the driver's build, the GPU, the PTX."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DriverProgram:
 
 
 def read(path: str, created: float, data: bytes) -> DriverProgram:
-    """The program in a file of the driver's cache; `ArtefactGarbled` if there is none."""
+    """The program in a file of the driver's cache; `ArtefactGarbled` if the file holds none."""
     head = _HEAD.search(data[:_HEAD_MAX])
     if head is None:
         raise ArtefactGarbled("it is not the driver's, or of a format that is not known")
@@ -56,7 +56,7 @@ def read(path: str, created: float, data: bytes) -> DriverProgram:
 
 
 def explain(new: DriverProgram, older: Sequence[DriverProgram]) -> tuple[DriverProgram | None, list[Cause]]:
-    """The nearest of `older` with the same kernels, and what differs; none if there is none."""
+    """The nearest of `older` with the same kernels, and what differs; None if there is no such program."""
     same = [one for one in older if one.kernels == new.kernels]
     nearest = min(same, key=lambda one: (len(differences(new, one)), -one.created), default=None)
     if nearest is None:

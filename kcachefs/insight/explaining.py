@@ -1,4 +1,4 @@
-"""Explains the misses of a run, or since some time: each by the nearest entry that the same run did not make."""
+"""Explains the misses of a run, or since some time: compares each with the nearest entry that the run did not make."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _ASKED_TO = ("evicted", "pruned")
 _WRITTEN_LATE_SECONDS = 5.0
 """The recorded last use of a run may lag behind the true one by this much."""
 _RUNS_SEARCHED = 20
-"""How many of the newest runs may be taken for the makers of entries whose maker is not known."""
+"""How many of the newest runs are searched for the maker of an entry whose maker is unknown."""
 _OTHERS = ("model", "driver", "library")
 _READ_LIBRARY_MAX = 5000
-"""How many entries of library caches are read: the newest."""
+"""How many entries of library caches are read, newest first."""
 _READ_UNNAMED_MAX = 300
 """How many entries are read only to see whether a kernel was renamed."""
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A cause, as JSON has it."""
+    """A cause, in its JSON form."""
 
     kind: str
     words: str
@@ -53,16 +53,16 @@ class Explanation(msgspec.Struct, frozen=True):
     """model, program, call, value, graph, kernel or helper."""
     name: str
     causes: list[Told]
-    """The most telling first."""
+    """The most telling cause first."""
     nearest: str | None = None
     """The entry that it is compared with."""
     graph: str | None = None
-    """Of a kernel: the new graph that it was compiled for, whose cause is told first."""
+    """For a kernel: the new graph that it was compiled for, whose cause is reported first."""
     run: int = 0
     seconds: float | None = None
-    """How long it took to make; None if nobody knows."""
+    """How long it took to make; None if unknown."""
     tuned: str | None = None
-    """Of a kernel of Inductor: what autotuning chose, if it chose this one."""
+    """For an Inductor kernel: what autotuning chose, if it chose this one."""
 
 
 _DECODER = msgspec.msgpack.Decoder(Explanation)
@@ -72,7 +72,7 @@ class Explainer:
     """Explains entries of one cache."""
 
     def __init__(self, cache: Cache, index: Index, patience: float | None = None) -> None:
-        """With `patience`, no more is read after that many seconds: what is not read is as if it were not there."""
+        """With `patience`, reading stops after that many seconds: an unread entry is treated as if it did not exist."""
         self.cache, self._index = cache, index
         self.reader = Reader(cache, index, patience)
         self._tombstones: dict[bytes, Tombstone] | None = None
@@ -99,12 +99,12 @@ class Explainer:
         return [one for one in written if began(one) >= when or one.path in self._rewritten]
 
     def last_run(self) -> RunInfo | None:
-        """The newest run that compiled something; else the newest."""
+        """The newest run that compiled something; else the newest run."""
         runs = self.cache.runs(settle=True)
         if runs and runs[-1].misses:
             return runs[-1]
         missed = next((run for run in reversed(runs) if run.misses), runs[0] if runs else None)
-        # A run that wrote only what others had begun, or copied, has no misses.
+        # A run that only wrote into entries that others had begun, or copied entries, has no misses.
         written = self.cache.entries(run=missed.run, since=missed.started) if missed is not None else []
         makers = {number for one in written for number in (one.run, one.rewriter)}
         unknown = [one for one in written if not one.run and not one.rewriter]
@@ -116,7 +116,7 @@ class Explainer:
         return runs[-1] if runs else None
 
     def explain(self, chosen: Sequence[MadeEntry], boundary: float | None = None) -> list[Explanation]:
-        """Graphs first, then kernels. With a boundary, what was made before it is older; else what another run made."""
+        """Graphs first, then kernels. Older are entries made before the boundary; without one, those of other runs."""
         graphs = [one for one in chosen if kind_of(one.path) == "graph"]
         kernels = [one for one in chosen if kind_of(one.path) == "kernel"]
         beside = [one for one in chosen if kind_of(one.path) in _OTHERS]
@@ -138,7 +138,7 @@ class Explainer:
     # --- models and the driver's programs -----------------------------------------------------------------------------
 
     def _others(self, chosen: Sequence[MadeEntry], boundary: float | None) -> list[Explanation]:
-        """What vLLM, the CUDA driver and library caches wrote down; entries that tell nothing are left out."""
+        """Explains entries of vLLM, the CUDA driver and library caches; entries that reveal nothing are left out."""
         explained = []
         for kind in _OTHERS:
             wanted = [one for one in chosen if kind_of(one.path) == kind]
@@ -263,7 +263,7 @@ class Explainer:
         return explained
 
     def _kernel(self, entry: MadeEntry, nearest: MadeEntry | None) -> tuple[str, list[Cause], str]:
-        """What it is, why it is new, and what it is called."""
+        """The kernel's kind, why it is new, and its name."""
         try:
             kernel = self.reader.recipe(entry)
         except ArtefactGarbled as error:
@@ -298,7 +298,7 @@ class Explainer:
         return older[at][0] if at is not None else None
 
     def _owners(self, graphs: Sequence[Explanation]) -> dict[str, Explanation]:
-        """The new graph that each of its kernels was compiled for, by the kernel's key."""
+        """For each kernel key, the new graph that the kernel was compiled for."""
         known = {one.path: one for one in self.entries}
         sketches = self.reader.sketches([known[one.path] for one in graphs if one.path in known])
         return {
@@ -311,7 +311,7 @@ class Explainer:
     # --- what is older, and the past ----------------------------------------------------------------------------------
 
     def _older(self, entry: MadeEntry, others: Iterable[MadeEntry], boundary: float | None) -> list[MadeEntry]:
-        """Those that could have been found, without siblings that autotuning made, which would hide the cause."""
+        """The entries that could have been hit, without autotuning's siblings, which would hide the cause."""
         trees = ("", tree_of(entry.path))
         others = [one for one in others if tree_of(one.path) in trees]
         if boundary is not None:
@@ -320,7 +320,7 @@ class Explainer:
         return [
             one
             for one in others
-            if (began(one) < start or one.created < entry.created)  # what was copied may be older than it says
+            if (began(one) < start or one.created < entry.created)  # a copied entry may be older than it says
             and one.path != entry.path
             and (one.run != entry.run or not entry.run)
         ]
@@ -330,7 +330,7 @@ class Explainer:
         return self.reader.tunings(self.entries)
 
     def tunings(self) -> dict[str, Tuning]:
-        """What autotuning chose, by the key of the kernel that it chose."""
+        """What autotuning chose, by the key of the chosen kernel."""
         return {one.kernel: one for one in self._tuned.values() if one.kernel}
 
     def _note_tunings(self) -> None:
@@ -359,7 +359,7 @@ class Explainer:
         stone = self._tombstones.get(path_hash(entry.path))
         is_rewritten = entry.path in self._rewritten or (entry.rewritten is not None and entry.rewriter != entry.run)
         if is_rewritten and kind_of(entry.path) in ("kernel", "graph"):
-            # What is damaged loses the damaged file only, and is then written into.
+            # A damaged entry loses only the damaged file, and is then written into again.
             if stone is None or stone.why != "damaged" or stone.when < began(entry):
                 started = self._started.get(entry.rewriter)
                 return with_rewriting(entry, causes, started, self.reader, self.entries)
@@ -378,7 +378,7 @@ class Explainer:
 
 
 def _is_written_within(entry: MadeEntry, run: RunInfo) -> bool:
-    """Whether an old entry whose maker is not known was last written while a run used the cache."""
+    """Whether an old entry with an unknown maker was last written while a run used the cache."""
     if entry.run or entry.rewriter or entry.ended is None:
         return False
     return began(entry) < run.started <= entry.ended <= run.last_used + _WRITTEN_LATE_SECONDS

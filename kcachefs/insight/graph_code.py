@@ -14,11 +14,11 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.])")
 _WORD = re.compile(r"[\w.+-]+|'[^']*'")
 _COMPARED_MAX = 5000
 _PART_MIN = 3
-"""Operations that a graph, and what it lacks of another one, must have to be called a part of it."""
+"""A graph counts as a part of another one only if it, and the rest of the other, have this many operations."""
 
 
 def code_causes(new: Graph, old: Graph, *, resized: bool) -> list[Cause]:
-    """The first operation that differs. `resized`: other inputs were found, from which other sizes follow."""
+    """The first operation that differs. `resized`: the inputs differ too, and other sizes follow from them."""
     ours, theirs = new.nodes[:_COMPARED_MAX], old.nodes[:_COMPARED_MAX]
     if [node.operation for node in ours] == [node.operation for node in theirs]:
         return _arguments(new, ours, theirs, resized=resized)
@@ -70,7 +70,7 @@ def _arguments(new: Graph, ours: list[Node], theirs: list[Node], *, resized: boo
 
 
 def _returned(new: Graph, was: str, now: str) -> Cause:
-    """The same operations, but other values leave the graph."""
+    """The cause when the operations are the same, but other values leave the graph."""
     x, y = set(_WORD.findall(was)), set(_WORD.findall(now))
     come, gone = clipped(", ".join(sorted(y - x)), 40), clipped(", ".join(sorted(x - y)), 40)
     what = (

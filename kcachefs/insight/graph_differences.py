@@ -1,7 +1,7 @@
-"""Why one compiled graph is not another: every ingredient of the key that differs, the most telling first.
+"""Why one compiled graph does not match another: every ingredient of the key that differs, the most telling first.
 
-torch's own hashes are compared, so that a difference in an ingredient is certain. Where only the reproducing script
-tells, what is found is certain too, but something may be missing.
+torch's own hashes are compared, so a difference in an ingredient is certain. Where only the reproducing script is
+available, the differences found are certain too, but some may be missing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MODES = {
     "layout_opt": "layout optimization",
 }
 _FOLLOWING = ("static_input_idxs", "boxed_forward_device_index", "extern_node_serializer", "get_decomp_fn")
-"""Arguments that follow from the graph: they mean something only if there is no other cause."""
+"""Arguments that follow from the graph: a difference in them matters only if there is no other cause."""
 
 
 class Compared:
@@ -79,7 +79,7 @@ def differences(new: Graph, old: Graph) -> list[Cause]:
 
 
 def _with_code(inputs: list[Cause], code: list[Cause]) -> list[Cause]:
-    """More or fewer inputs follow from what the model computes, where that differs as well."""
+    """Put the code's causes before a changed number of inputs, which follows from the code if that differs as well."""
     if code and inputs and is_about_number(inputs[0]):
         return [*code, *(Cause(Kind.SOURCE, one.words, one.certain) for one in inputs)]
     return [*inputs, *code]

@@ -17,7 +17,7 @@ _SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 
 
 def input_causes(new: Graph, old: Graph) -> list[Cause]:
-    """What differs in the inputs, the most telling first."""
+    """The differences in the inputs, the most telling first."""
     ours, theirs = new.inputs, old.inputs
     symbols = [[one for one in side if "dtype=" not in one] for side in (ours, theirs)]
     if len(symbols[0]) != len(symbols[1]):
@@ -33,7 +33,7 @@ def input_causes(new: Graph, old: Graph) -> list[Cause]:
     causes = []
     for what in ("device", "dtype", "shape", "stride", "other"):
         if rows := found.get(what):
-            # What the caller passed tells more than the parameters, of which there are many.
+            # A difference in the caller's arguments says more than one in the parameters, of which there are many.
             number, was, now = min(rows, key=lambda row: (_is_parameter(new, row[0]), row[0]))
             more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
             causes.append(Cause(Kind.TYPE, f"{_name(new, number)} is {now}{more}, was {was}"))
@@ -46,7 +46,7 @@ def is_about_number(cause: Cause) -> bool:
 
 
 def _difference(was: str, now: str) -> tuple[str, str, str]:
-    """In what two inputs differ, and both values."""
+    """The aspect in which two inputs differ, and both values."""
     x, y = _TENSOR.search(was), _TENSOR.search(now)
     if x is None or y is None:
         return "other", clipped(was), clipped(now)
@@ -79,7 +79,7 @@ def _symbolic_tensor(inputs: list[str]) -> str:
 
 
 def _added(new: Graph, old: Graph) -> str:
-    """The first input that only one of them has, by its shape."""
+    """The first input that only one of the graphs has, by its shape."""
     ours, theirs = list(new.inputs), list(old.inputs)
     longer, shorter = (ours, theirs) if len(ours) > len(theirs) else (theirs, ours)
     for text in longer:

@@ -12,13 +12,13 @@ from kcachefs.insight.sketches import GraphSketch, alike, are_strangers, files_o
 
 IS_NEW = Cause(Kind.NEW, "new: no graph like it was compiled here before")
 _ALIKE_MIN = 0.3
-"""Less than this share of operations in common, and a graph is called new."""
+"""A graph with less than this share of operations in common counts as new."""
 _STRANGERS_ALIKE_MIN = 0.85
-"""The same for a graph of another program: small graphs easily look alike."""
+"""The same limit for a graph of another program: small graphs easily look alike."""
 
 
 def explain_all(new: Sequence[Graph], older: Sequence[Graph]) -> list[tuple[Graph, Graph | None, list[Cause]]]:
-    """Each of the new graphs. A backward graph has the cause of its forward graph, if that is new as well."""
+    """Explain each new graph. A backward graph gets the cause of its forward graph, if that one is new as well."""
     found = {one.path: explain(one, older) for one in new}
     forward = {one.key: one for one in new if one.kind != "backward" and one.key}
     explained = []
@@ -30,7 +30,7 @@ def explain_all(new: Sequence[Graph], older: Sequence[Graph]) -> list[tuple[Grap
 
 
 def following(own: list[Cause], forward: list[Cause]) -> list[Cause]:
-    """The causes of a backward graph: first what its forward graph says, from which most of its own follow."""
+    """The causes of a backward graph: first that of its forward graph, from which most of its own causes follow."""
     return [forward[0], *(one for one in own if one.words != forward[0].words)]
 
 
@@ -43,7 +43,7 @@ def explain(new: Graph, older: Sequence[Graph]) -> tuple[Graph | None, list[Caus
 
 
 def causes(new: Graph, old: Graph) -> list[Cause]:
-    """What differs. These are only guesses if the older graph comes from another program."""
+    """The differences. They are only guesses if the older graph comes from another program."""
     found = differences(new, old)
     if are_strangers(files_of(new), files_of(old)):
         return [replace(one, certain=False) for one in found]
@@ -51,7 +51,7 @@ def causes(new: Graph, old: Graph) -> list[Cause]:
 
 
 def find_nearest(new: GraphSketch, older: Sequence[tuple[GraphSketch, float]]) -> int | None:
-    """Which of the older ones, each with when it was made."""
+    """The index of the nearest older graph; each comes with the time it was made."""
     candidates = [at for at, (one, _) in enumerate(older) if alike(new, one) >= _alike_min(new, one)]
     return min(candidates, key=lambda at: (graph_distance(new, older[at][0]), -older[at][1]), default=None)
 

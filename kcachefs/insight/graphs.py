@@ -1,7 +1,7 @@
-"""A graph that TorchInductor compiled, as its pickle tells it: the ingredients of its key, and what came out.
+"""A graph that TorchInductor compiled, as its pickle shows it: the ingredients of its key, and the result.
 
-torch writes every ingredient with its hash into the pickle, for its own debugging. Where it does not, the script that
-reproduces the graph, which it stores as well, tells most of them.
+torch writes every ingredient with its hash into the pickle, for its own debugging. Where it does not, most of the
+ingredients can be read from the script that reproduces the graph, which torch stores as well.
 """
 
 from __future__ import annotations
@@ -75,22 +75,22 @@ class Graph:
     cuda: str = ""
     gpu: str = ""
     ingredients: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """By torch's name for each: its hash and what torch printed of it."""
+    """By torch's name for each ingredient: its hash and its printed form."""
     told_by_torch: bool = False
     """Whether the ingredients are torch's own list, which is complete."""
     environment: dict[str, str] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     places: dict[str, tuple[Place, str]] = field(default_factory=dict)
-    """By the name of a node: the line of the model that it comes from, and what that says."""
+    """By the name of a node: the line of the model that it comes from, and the text of that line."""
     seconds: float | None = None
     """How long compiling took, as torch measured it."""
     kernels: list[str] = field(default_factory=list)
     """Keys or paths of the kernels that it runs."""
     guards: str = ""
     forward_key: str = ""
-    """Of a backward graph: the key of its forward graph, where an autograd entry tells."""
+    """For a backward graph: the key of its forward graph, if an autograd entry reveals it."""
     input_names: list[str] = field(default_factory=list)
-    """What the program calls its inputs, where an autograd entry tells."""
+    """The program's names for its inputs, if an autograd entry reveals them."""
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ class Graph:
 
 
 def read(path: str, created: float, data: bytes, *, use_debug_lines: bool = True) -> Graph:
-    """The graph in a file of `fxgraph`; `ArtefactGarbled` if there is none."""
+    """The graph in a file of `fxgraph`; `ArtefactGarbled` if the file holds none."""
     made = pickle_walk.read(data)
     if not isinstance(made, Described) or made.short_name != "CompiledFxGraph":
         raise ArtefactGarbled("it holds no compiled graph")
@@ -144,7 +144,7 @@ def _take_debug_lines(graph: Graph, lines: Any) -> None:
 
 
 def _take_head(graph: Graph, head: str) -> None:
-    """What the first lines of the script tell of the host."""
+    """Take the facts about the host from the script's first lines."""
     graph.environment = {
         name: value
         for name, value in _VARIABLE.findall(head)
@@ -160,7 +160,7 @@ def _take_head(graph: Graph, head: str) -> None:
 
 
 def _take_script(graph: Graph, script: str, after_passes: str, source: str, kwargs: Any) -> None:
-    """The ingredients without torch's own list."""
+    """Take the ingredients from the script, without torch's own list."""
     found: dict[str, str] = {}
     for name, value in _SETTING.findall(script[:_HEAD]):
         short = name.removeprefix("torch._inductor.config.")

@@ -1,4 +1,4 @@
-"""What Triton compiles for the host beside its kernels: launchers, and helpers for the driver, known by names alone."""
+"""Triton's compilations for the host besides kernels: launchers, and helpers for the driver, known by file names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Helper:
 
     @property
     def words(self) -> str:
-        """What it is.
+        """What the helper is.
 
         >>> Helper("", "cuda_utils").words
         "Triton's helper for the GPU's driver, compiled for the host"
@@ -36,7 +36,7 @@ class Helper:
 
 
 def read(path: str, names: Collection[str]) -> Helper | None:
-    """The helper whose files have these names; None if they are something else.
+    """The helper whose files have these names; None if they belong to something else.
 
     >>> read("triton/ABC", ["__triton_launcher.cpython-312-x86_64-linux-gnu.so"]).name
     '__triton_launcher'

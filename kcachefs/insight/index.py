@@ -1,6 +1,6 @@
-"""What is known of entries from reading them once: an SQLite file in the user's cache folder, which may be deleted.
+"""Entries' sketches, kept after one reading: an SQLite file in the user's cache folder, which may be deleted.
 
-A damaged or foreign file is replaced; without a place to write to, nothing is kept.
+A damaged or foreign file is replaced; where no file can be written, nothing is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kcachefs.insight.library_entries import LibraryEntry
 from kcachefs.insight.sketches import GraphSketch, HelperSketch, KernelSketch
 
 FORMAT = 6
-"""Changes whenever a sketch holds something else than before, or something is explained in another way."""
+"""Changes whenever a sketch's content changes, or something is explained in another way."""
 _MADE = """
 CREATE TABLE IF NOT EXISTS sketches (
     path TEXT PRIMARY KEY, stamp TEXT NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL, data BLOB NOT NULL
@@ -32,10 +32,10 @@ CREATE TABLE IF NOT EXISTS explained (path TEXT PRIMARY KEY, stamp TEXT NOT NULL
 """
 _QUERY_MAX = 500
 INDEXES_MAX = 100
-"""How many caches have an index: those that were read last."""
+"""How many caches keep an index: the ones read last."""
 
 Sketch = KernelSketch | HelperSketch | GraphSketch | LibraryEntry | str
-"""What is known of an entry; a text says why it cannot be read."""
+"""The short form of an entry; a text says why the entry cannot be read."""
 
 _DECODERS: dict[str, Callable[[bytes], Sketch]] = {
     "kernel": msgspec.msgpack.Decoder(KernelSketch).decode,
@@ -62,7 +62,7 @@ class Index:
             self._connection = _prepared(sqlite3.connect(":memory:"))
 
     def get(self, entries: Iterable[MadeEntry]) -> dict[str, Sketch]:
-        """The sketches of these entries, by path; those that are not known, or of other files, are left out."""
+        """The sketches of these entries, by path; an entry that is unknown, or whose files changed, is left out."""
         stamps = {entry.path: stamp_of(entry) for entry in entries}
         found: dict[str, Sketch] = {}
         paths = list(stamps)
@@ -76,7 +76,7 @@ class Index:
         return found
 
     def explanations(self, entries: Iterable[MadeEntry]) -> dict[str, bytes]:
-        """What was said of these entries before, by path. It does not change: what was older than an entry stays so."""
+        """Earlier explanations of these entries, by path. They stay valid: what was older than an entry remains so."""
         found: dict[str, bytes] = {}
         for entry in entries:
             with contextlib.suppress(sqlite3.Error):
@@ -91,7 +91,7 @@ class Index:
             self._connection.executemany("INSERT OR REPLACE INTO explained VALUES (?, ?, ?)", rows)
 
     def names(self) -> dict[str, tuple[str, str]]:
-        """What every indexed entry is called, with its stamp, by path."""
+        """The name of every indexed entry, with its stamp, by path."""
         with contextlib.suppress(sqlite3.Error):
             rows = self._connection.execute("SELECT path, stamp, name FROM sketches").fetchall()
             return {path: (stamp, name) for path, stamp, name in rows}
@@ -100,14 +100,14 @@ class Index:
     def put(self, sketches: Iterable[tuple[MadeEntry, Sketch]]) -> None:
         rows = []
         for entry, one in sketches:
-            name = "" if isinstance(one, str | HelperSketch) else one.name  # they are found by no kernel's name
-            # One that cannot be kept does not spoil the others.
+            name = "" if isinstance(one, str | HelperSketch) else one.name  # no kernel's name leads to these
+            # A sketch that cannot be kept does not spoil the others.
             with contextlib.suppress(ValueError, OverflowError, RecursionError):
                 rows.append((entry.path, stamp_of(entry), _kind(one), name, msgspec.msgpack.encode(one)))
         self._insert(rows)
 
     def put_names(self, names: Iterable[tuple[MadeEntry, str]]) -> None:
-        """Note what entries are called that are not read yet."""
+        """Record the names of entries that have not been read yet."""
         self._insert([(entry.path, stamp_of(entry), "name", name, b"") for entry, name in names])
 
     def _insert(self, rows: list[tuple[str, str, str, str, bytes]]) -> None:
@@ -115,7 +115,7 @@ class Index:
             self._connection.executemany("INSERT OR REPLACE INTO sketches VALUES (?, ?, ?, ?, ?)", rows)
 
     def forget_all_but(self, paths: set[str]) -> None:
-        """Drop what is known of entries that are gone, once that is much beside these."""
+        """Drop the data of entries that are gone, once there is much of it compared with these."""
         for table in ("sketches", "explained"):
             with contextlib.suppress(sqlite3.Error), self._connection:
                 known = self._connection.execute(f"SELECT path FROM {table}")
@@ -138,7 +138,7 @@ def _kind(sketch: Sketch) -> str:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    """The file, made anew if it is damaged or of another format; in memory if it cannot be written."""
+    """The file, recreated if it is damaged or of another format; in memory if it cannot be written."""
     for _ in range(2):
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

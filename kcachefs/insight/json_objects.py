@@ -1,4 +1,4 @@
-"""A file of names with values, as JSON that somebody else wrote."""
+"""Reads a JSON file of names with values that somebody else wrote."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kcachefs.errors import ArtefactGarbled
 
 
 def json_object(data: bytes, name: str, limit: int) -> dict[str, Any]:
-    """What a file of that name holds; `ArtefactGarbled` if it is something else, or has more than `limit` bytes."""
+    """The file's names and values; `ArtefactGarbled` if it is something else, or has more than `limit` bytes."""
     try:
         found = foreign_json.decoded(data, limit)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Why one Triton kernel is not another: every ingredient of the key that differs, the most telling first."""
+"""Why one Triton kernel does not match another: every ingredient of the key that differs, the most telling first."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _versions(new: TritonKernel, old: TritonKernel) -> list[Cause]:
     if new.version != old.version:
         return [Cause(Kind.VERSION, f"Triton {old.version or 'unknown'} → {new.version or 'unknown'}")]
     if new.arch != old.arch or new.options.get("ptx_version") != old.options.get("ptx_version"):
-        return []  # the PTX version follows from these
+        return []  # the PTX version follows from these two
     ours, theirs = (one.binary.ptxas if one.binary else "" for one in (new, old))
     if ours != theirs and (new.binary and old.binary):
         names = [

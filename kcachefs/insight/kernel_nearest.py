@@ -18,7 +18,7 @@ _NEAR_LINES = 3
 def explain(
     new: TritonKernel, older: Sequence[TritonKernel], read: Read = read_file
 ) -> tuple[TritonKernel | None, list[Cause]]:
-    """The nearest of `older` and what differs, the most telling first; no kernel if none is like it."""
+    """The nearest of `older` and what differs, the most telling first; no kernel if none is similar."""
     nearest = find_nearest(of_kernel(new), [(of_kernel(one), one.created) for one in older])
     if nearest is None:
         return None, [IS_NEW]
@@ -26,7 +26,7 @@ def explain(
 
 
 def find_nearest(new: KernelSketch, older: Sequence[tuple[KernelSketch, float]]) -> int | None:
-    """Which of the older ones, each with when it was made: of the same name, else of the same place."""
+    """The index of the nearest older kernel, of the same name or else the same place; each has the time it was made."""
     named = [at for at, (one, _) in enumerate(older) if one.name == new.name]
     candidates = named or [at for at, (one, _) in enumerate(older) if _at_same_place(new, one)]
     return min(candidates, key=lambda at: (kernel_distance(new, older[at][0]), -older[at][1]), default=None)

@@ -1,6 +1,6 @@
-"""A Triton kernel as its entry tells it: the ingredients of its key, and what came out.
+"""A Triton kernel as its entry shows it: the ingredients of its key, and the result.
 
-They are read from the json, the first IR and the cubin; nothing is executed.
+The facts are read from the json, the first IR and the cubin; nothing is executed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kcachefs.insight.json_objects import json_object
 from kcachefs.insight.triton_ir import Argument, Function, Operation, Place
 
 ReadFile = Callable[[str], bytes]
-"""Gives a file of the entry by its name; b"" if it has none."""
+"""Returns a file of the entry by its name; b"" if it has none."""
 
 _GROUP = "__grp__"
 _RESULTS = frozenset(
@@ -43,7 +43,7 @@ _RESULTS = frozenset(
         "src_hash",
     )
 )
-"""What the json has besides options: results of compiling, and what is explained in another way."""
+"""Fields of the json besides options: results of compiling, and values that are explained in another way."""
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
 _PTX_VERSION = re.compile(rb"^\.version (\S{1,12})", re.M)
 _PTX_PLACES = re.compile(rb"^\s*(?://|\.loc\b|\.file\b|\.version\b|\.target\b).*$", re.M)
@@ -73,17 +73,17 @@ class TritonKernel:
     binary_bytes: int = 0
     shared: int | None = None
     missing: tuple[str, ...] = ()
-    """Files that Triton needs, that the entry's list names, and that are not there."""
+    """Files that Triton needs and the entry's list names, but that do not exist."""
     lists_folder: str = ""
-    """The folder in which the entry's list says that its files are: where the cache was when it was made."""
+    """The folder of the entry's files according to its own list: the cache's location when the list was written."""
     digest: str = ""
-    """Triton's own hash of everything that the key is made of."""
+    """Triton's own hash over all of the key."""
     ptx_digest: str = ""
     """A hash of the PTX without its places in the source."""
 
     @property
     def main(self) -> Function | None:
-        """The kernel itself, among the functions that it calls."""
+        """The kernel itself, as opposed to the functions that it calls."""
         return next((one for one in self.functions if one.public), None)
 
     @property
@@ -118,7 +118,7 @@ def is_kernel(names: Collection[str]) -> bool:
 
 
 def read(path: str, created: float, names: Collection[str], file: ReadFile) -> TritonKernel:
-    """The kernel whose files these are; `ArtefactGarbled` if they tell nothing."""
+    """The kernel with these files; `ArtefactGarbled` if nothing can be read from them."""
     group = next((name for name in sorted(names) if name.startswith(_GROUP) and name.endswith(".json")), None)
     if group is None:
         raise ArtefactGarbled("it has no list of its files (__grp__*.json)")
@@ -172,7 +172,7 @@ def _take_told(kernel: TritonKernel, told: dict[str, Any]) -> None:
 
 
 def base(path: str) -> str:
-    """The last part of a path, which is what people know a source file by."""
+    """The last part of a path: people know a source file by that."""
     return os.path.basename(path) or "?"
 
 

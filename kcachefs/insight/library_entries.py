@@ -1,4 +1,4 @@
-"""What a library cache keeps (`kcachefs.cached`, `Cache`, NVRTC's programs): what it was made of, and what changed."""
+"""What a library cache keeps (`kcachefs.cached`, `Cache`, NVRTC's programs): its ingredients, and what changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kcachefs.insight.causes import Cause, Kind, clipped, in_order
 from kcachefs.printable import printable
 
 HEAD_BYTES = record.META_LIMIT + (8 << 10)
-"""How much of a file is read: behind a longer key, the metadata is not found."""
+"""How much of a file is read: metadata behind a longer key is not found."""
 _OWN = frozenset(("function", "ptx", "cubin", "log", "arch", "binary", ingredients.META))
 _CACHE = re.compile(r"(?:^|/)library/([^/]+)/entries/")
 _KINDS = (
@@ -31,7 +31,7 @@ _KINDS = (
     ("argument ", Kind.CONSTANT),
     ("metadata ", Kind.CONSTANT),
 )
-"""What an ingredient is, by how its name begins; anything else is source."""
+"""The kind of an ingredient, by how its name begins; anything else is source."""
 
 
 class LibraryEntry(msgspec.Struct, frozen=True):
@@ -39,15 +39,15 @@ class LibraryEntry(msgspec.Struct, frozen=True):
     created: float
     cache: str
     name: str
-    """What was called or compiled, for people."""
+    """The function called or program compiled, for people."""
     kind: str
     """call, program or value."""
     made_of: dict[str, tuple[str, str]]
-    """Digest and short text of each ingredient, by its name."""
+    """Digest and short text of each ingredient, by the ingredient's name."""
 
 
 def read(path: str, created: float, data: bytes) -> LibraryEntry:
-    """What the beginning of a file says; `ArtefactGarbled` if it is not of a library cache."""
+    """The entry at the beginning of a file; `ArtefactGarbled` if the file is not of a library cache."""
     head = record.head_of(data)
     meta = head.told() if head is not None else None
     if head is None or meta is None:
@@ -107,7 +107,7 @@ def differences(new: LibraryEntry, old: LibraryEntry) -> list[Cause]:
 
 
 def facts(one: LibraryEntry) -> dict[str, str]:
-    """Its ingredients for people; of those that are not shown, the beginning of the digest."""
+    """The ingredients for people; an ingredient whose text is not shown appears as the beginning of its digest."""
     return {name: shown or f"digest {digest}" for name, (digest, shown) in one.made_of.items()}
 
 

@@ -1,4 +1,4 @@
-"""Compiled kernels as rows of a list: what they need, who made them, which graph and line of a model they belong to."""
+"""Compiled kernels as rows of a list: what they need, who made them, and the graph and model line they belong to."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class KernelRow(msgspec.Struct, frozen=True):
     path: str
     name: str
     differs: str
-    """What tells it apart from others of its name."""
+    """The facts that tell it apart from others of its name."""
     arch: str
     signature: str
     source: str
     """file:line of the kernel."""
     graph: str
-    """The graph that it was compiled for, if that is known."""
+    """The graph that it was compiled for, if known."""
     model: str
     """file:line of the model at which that graph begins."""
     warps: int | None
@@ -35,7 +35,7 @@ class KernelRow(msgspec.Struct, frozen=True):
     shared: int | None
     binary_bytes: int
     bytes: int
-    """What the entry takes on disk."""
+    """Its size on disk."""
     hits: int
     used: float
     made: float
@@ -63,7 +63,7 @@ def list_kernels(explainer: Explainer) -> list[KernelRow]:
 
 
 def _facts(sketch: KernelSketch) -> dict[str, str]:
-    """What may tell kernels of one name apart."""
+    """Facts that may tell kernels of one name apart."""
     found = {}
     for name, value in sketch.ingredients.items():
         kind, _, short = name.partition(" ")

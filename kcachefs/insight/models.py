@@ -1,4 +1,4 @@
-"""A model that vLLM compiled, as its cache_key_factors.json tells it: environment, configuration, compiler and code."""
+"""A model that vLLM compiled, as its cache_key_factors.json shows it: environment, configuration, compiler and code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINDS = (
     ("code", Kind.SOURCE),
     ("config", Kind.ENVIRONMENT),
 )
-"""What a factor is, by how its name begins; a configuration is taken for a setting."""
+"""The kind of a factor, by how its name begins; a configuration counts as a setting."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Model:
 
 
 def read(path: str, created: float, data: bytes) -> Model:
-    """The model whose file this is; `ArtefactGarbled` if it is not one."""
+    """The model in this file; `ArtefactGarbled` if the file does not describe one."""
     found = json_object(data, FILE, _SIZE_MAX)
     model = Model(path, created)
     for name, value in _flat("", found, 0):
@@ -59,7 +59,7 @@ def _flat(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
 
 
 def explain(new: Model, older: Sequence[Model]) -> tuple[Model | None, list[Cause]]:
-    """The nearest of `older` and what differs; no model if there is none."""
+    """The nearest of `older` and what differs; None if there is no older model."""
     nearest = min(older, key=lambda one: (len(_differing(new, one)), -one.created), default=None)
     return nearest, [IS_NEW] if nearest is None else differences(new, nearest)
 

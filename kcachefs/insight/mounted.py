@@ -1,4 +1,4 @@
-"""The entries of a mount, or of a store at rest, as something that can be explained."""
+"""The entries of a mount, or of a store at rest, in the form that can be explained."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kcachefs.mounts.insight_reports import InsightReports
 
 
 class MountedCache:
-    """Asks a mount. What was written a moment ago is counted first."""
+    """Asks a mount. Recent writes are counted before it answers."""
 
     def __init__(self, reports: InsightReports, place: str) -> None:
         self._reports, self._place = reports, place
@@ -36,5 +36,5 @@ class MountedCache:
         return list(self._reports.tombstones().values())
 
     def note_costs(self, seconds: Mapping[int, float], parts: Mapping[int, float]) -> None:
-        with contextlib.suppress(KcachefsError):  # somebody who may not do this can still explain
+        with contextlib.suppress(KcachefsError):  # a user without the right to do this can still explain
             self._reports.note_costs(seconds, parts)

@@ -1,4 +1,4 @@
-"""What is explained beside kernels and graphs: models of vLLM, the CUDA driver's programs, library caches."""
+"""What is explained besides kernels and graphs: models of vLLM, the CUDA driver's programs, library caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Other = Model | DriverProgram | LibraryEntry
 
 
 def explain(new: Other, older: Sequence[Other]) -> tuple[str | None, list[Cause]]:
-    """The path of the nearest, and what differs."""
+    """The path of the nearest older one, and what differs."""
     nearest: Other | None
     if isinstance(new, LibraryEntry):
         nearest, causes = library_entries.explain(new, [one for one in older if isinstance(one, LibraryEntry)])

@@ -1,7 +1,7 @@
-"""Reads what a pickle describes without making it: its opcodes are walked as data, and nothing is imported or called.
+"""Reads what a pickle describes without unpickling it: its opcodes are walked as data; nothing is imported or called.
 
-Strings, numbers, lists, dicts and tuples become what they are. An object becomes a `Described`: the name of its class,
-what it would be called with, and its state.
+Strings, numbers, lists, dicts and tuples become themselves. An object becomes a `Described`: the name of its class, the
+arguments it would be called with, and its state.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from kcachefs.errors import ArtefactGarbled
 
 _OPCODES_MAX = 600_000
 _STATE_ITEMS_MAX = 600_000
-"""How many attributes all objects have together."""
+"""The limit on attributes of all objects together."""
 _SIZE_MAX = 256 << 20
 _BYTES_KEPT = 4096
-"""Longer byte strings are code or weights, which nobody compares: they become their length."""
+"""Longer byte strings are code or weights, which nobody compares: only their length is kept."""
 _BITS_MAX = 64
 _DIGITS_KEPT = 100
 
@@ -40,13 +40,13 @@ class Described:
 
 
 def read(data: bytes) -> Any:
-    """What the pickle describes; `ArtefactGarbled` if it is not one, or takes too long to read."""
+    """The data that the pickle describes; `ArtefactGarbled` if it is not a pickle, or takes too long to read."""
     if len(data) > _SIZE_MAX:
         raise ArtefactGarbled(f"it is too large to read ({len(data)} bytes)")
     walk = _Walk()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about escapes in strings that nobody meant as such
+            warnings.simplefilter("ignore")  # about accidental escapes in strings
             return _walked(walk, data)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError, struct.error) as error:
         raise ArtefactGarbled(f"it is not a pickle that can be read ({type(error).__name__})") from None
@@ -75,7 +75,7 @@ _NOTHING = frozenset(("PROTO", "FRAME", "READONLY_BUFFER"))
 
 
 class _Walk:
-    """The stack and the memo of an unpickler that makes nothing."""
+    """The stack and the memo of an unpickler that creates no objects."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -131,12 +131,12 @@ class _Walk:
             self.stack[-1].extend(items)
 
     def push_class(self, module: Any, name: Any) -> None:
-        # Anything but texts may take forever to write down: a tuple made of itself many times over.
+        # Printing anything but a text may take forever: a tuple may contain itself many times over.
         known = isinstance(module, str) and isinstance(name, str)
         self.stack.append(Described(f"{module}.{name}"[:500] if known else "?"))
 
     def push_object(self, parts: int) -> None:
-        """An object: its class lies below what it is called with."""
+        """An object: its class lies below its arguments on the stack."""
         args = self.stack.pop() if parts == 1 else (self.stack.pop(-2), self.stack.pop())
         made = self.stack.pop()
         self.stack.append(Described(made.name if isinstance(made, Described) else "?", args))
@@ -145,10 +145,10 @@ class _Walk:
         state = self.stack.pop()
         target = self.stack[-1]
         if isinstance(target, Described):
-            # Two parts at most, as pickle has them: a dict, and what is in slots.
+            # Two parts at most, as pickle has them: a dict, and the values of slots.
             for part in state[:2] if isinstance(state, tuple) else (state,):
                 if isinstance(part, dict):
-                    self._items_left -= len(part)  # one dict may be the state of many objects, or of one many times
+                    self._items_left -= len(part)  # one dict may be the state of many objects, or repeatedly of one
                     if self._items_left < 0:
                         raise ArtefactGarbled("its objects have too many attributes")
                     target.state.update(part)
@@ -202,12 +202,12 @@ _STEPS: dict[str, Callable[[_Walk, Any], Any]] = {
 
 
 def _value(value: Any) -> Any:
-    """A number or a text that can be written down: without half a character, and not of thousands of digits."""
+    """A number or a text that can be written out: no half characters, no numbers of thousands of digits."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     return hex(value)[:_DIGITS_KEPT] if isinstance(value, int) and value.bit_length() > _BITS_MAX else value
 
 
 def _key(key: Any) -> Any:
-    """A key that is quick to hash: a tuple made of itself many times over would take forever."""
+    """A key that is quick to hash: a tuple that contains itself many times over would take forever."""
     return key if isinstance(key, str | int | float | bytes | None) else object()

@@ -1,4 +1,4 @@
-"""Reads the entries of a cache as recipes, many at a time, and remembers the short form of each in an index."""
+"""Reads the entries of a cache as recipes, many at a time, and keeps the short form of each in an index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Recipe = TritonKernel | Helper | Graph
 _KERNEL_FILES = ("*.json", "*.source", "*.ttir", "*.ptx", "*.cubin", "*.hsaco")
 _GRAPH_FILES = ("*",)
 _TUNINGS_MAX = 2000
-"""How many choices of autotuning are read: the newest."""
+"""How many autotuning choices are read, newest first."""
 
 
 class Reader:
@@ -56,7 +56,7 @@ class Reader:
         return self._written.get(entry.path, 0.0)
 
     def read(self, entries: Iterable[MadeEntry]) -> None:
-        """Read these at once; `recipe` gives each afterwards."""
+        """Read these entries at once; `recipe` returns each one afterwards."""
         wanted = [one for one in entries if one.path not in self._recipes]
         for kind, patterns in (("kernel", _KERNEL_FILES), ("graph", _GRAPH_FILES)):
             chosen = [one for one in wanted if kind_of(one.path) == kind]
@@ -72,7 +72,7 @@ class Reader:
             self._read_names([one for one in wanted if one.path not in self._recipes and kind_of(one.path) == "kernel"])
 
     def _read_names(self, entries: Sequence[MadeEntry]) -> None:
-        """What entries without a kernel file are."""
+        """Identify the entries without a kernel file by the names of their files."""
         for entry, files in self.files(entries, helpers.FILES, head=1) if entries else ():
             helper = helpers.read(entry.path, files)
             self._recipes[entry.path] = helper or ArtefactGarbled(f"{entry.path}: holds no file of a kernel")
@@ -88,7 +88,7 @@ class Reader:
                 return
 
     def sketches(self, entries: Sequence[MadeEntry]) -> dict[str, Sketch]:
-        """The short form of each, from the index if it is known; what is neither kernel nor graph is left out."""
+        """The short form of each entry, from the index if known; other kinds than kernels and graphs are left out."""
         known = self._index.get(entries)
         missing = [one for one in entries if one.path not in known]
         if missing:
@@ -103,7 +103,7 @@ class Reader:
         return known
 
     def kernels_by_name(self, entries: Sequence[MadeEntry]) -> dict[str, list[MadeEntry]]:
-        """The kernels among these by name, without reading more of them than the name."""
+        """The kernels among these entries by name; only the names are read."""
         indexed = self._index.names()
         found: dict[str, list[MadeEntry]] = {}
         unknown = []
@@ -121,7 +121,7 @@ class Reader:
         return found
 
     def models(self, entries: Sequence[MadeEntry]) -> dict[str, Model]:
-        """What vLLM wrote down, by the path of the entry; entries that tell nothing are left out."""
+        """The models that vLLM recorded, by the path of the entry; entries that reveal nothing are left out."""
         found = {}
         for path, when, data in self._newest(entries, models.FILES):
             with contextlib.suppress(ArtefactGarbled):
@@ -129,7 +129,7 @@ class Reader:
         return found
 
     def driver_programs(self, entries: Sequence[MadeEntry]) -> dict[str, DriverProgram]:
-        """What the CUDA driver wrote down, in the same way."""
+        """The programs that the CUDA driver recorded, in the same way."""
         found = {}
         for path, when, data in self._newest(entries, driver_cache.FILES):
             with contextlib.suppress(ArtefactGarbled):
@@ -137,7 +137,7 @@ class Reader:
         return found
 
     def library_entries(self, entries: Sequence[MadeEntry]) -> dict[str, LibraryEntry]:
-        """What library caches keep, by path: from the index, or from the beginning of each file."""
+        """The entries of library caches, by path: from the index, or from the beginning of each file."""
         known = self._index.get(entries)
         made: list[tuple[MadeEntry, Sketch]] = []
         missing = [one for one in entries if one.path not in known]
@@ -153,7 +153,7 @@ class Reader:
         return {path: one for path, one in known.items() if isinstance(one, LibraryEntry)}
 
     def tunings(self, entries: Sequence[MadeEntry]) -> dict[str, Tuning]:
-        """What autotuning chose, by the path of the entry."""
+        """The choices of autotuning, by the path of the entry."""
         found = {}
         chosen = sorted((one for one in entries if kind_of(one.path) == "tuning"), key=began)[-_TUNINGS_MAX:]
         for path, _, data in self._newest(chosen, tuning.FILES) if chosen else ():
@@ -167,7 +167,7 @@ class Reader:
             yield entry.path, began(entry), newest.content or b""
 
     def link(self, found: Sequence[Graph], entries: Sequence[MadeEntry]) -> dict[int, float]:
-        """Give graphs what the autograd entries that lead to them know; returns what those cost beyond the graphs."""
+        """Add to graphs what their autograd entries know; returns the cost of those entries beyond the graphs."""
         seconds = {graph.key: graph.seconds for graph in found if graph.key}
         beyond: dict[int, float] = {}
         by_forward: dict[str, Autograd] = {}
@@ -182,7 +182,7 @@ class Reader:
                 by_forward[told.forward] = by_backward[told.backward] = told
                 more = told.beyond(seconds)
                 if more is not None:
-                    beyond[entry.entry] = more  # the newest: read_graph takes the newest graph, too
+                    beyond[entry.entry] = more  # the newest wins: read_graph takes the newest graph, too
         for graph in found:
             if graph.key in by_forward:
                 graph.input_names = by_forward[graph.key].inputs
@@ -200,7 +200,7 @@ def read_kernel(entry: MadeEntry, files: dict[str, Artifact]) -> TritonKernel:
 
 
 def read_graph(entry: MadeEntry, files: dict[str, Artifact]) -> Graph:
-    """The newest graph of the entry: for other sizes there may be several."""
+    """The newest graph of the entry: there may be several, for different sizes."""
     newest = max(files.values(), key=lambda one: one.modified)
     return graphs.read(entry.path, _compiled(entry, files), newest.content or b"")
 
@@ -210,7 +210,7 @@ def began(entry: MadeEntry) -> float:
 
 
 def _compiled(entry: MadeEntry, files: dict[str, Artifact]) -> float:
-    """When an entry was compiled, which may be long before it came here."""
+    """When an entry was compiled, which may be long before it came into this cache."""
     return min([began(entry), *(one.modified for one in files.values())])
 
 

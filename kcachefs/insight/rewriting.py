@@ -1,4 +1,4 @@
-"""Why an entry was written again: the program did not take it, or several programs compiled it at the same time."""
+"""Why an entry was written again: the program did not accept it, or several programs compiled it at the same time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kcachefs.insight.sketches import KernelSketch
 AT_ONCE = Cause(Kind.NEW, "several processes compiled it at once: none could find it yet")
 _COMPARED = 50
 _KERNEL_SECONDS = 60.0
-"""The longest that a kernel takes to compile; kernels do not record when they were begun."""
+"""The longest that a kernel takes to compile: kernels do not record when their compilation began."""
 _SAVED_SECONDS = 1.0
-"""How long after it was compiled a graph is written at most."""
+"""The longest time between compiling a graph and writing it."""
 
 
 def with_rewriting(
     entry: MadeEntry, own: list[Cause], started: float | None, reader: Reader, entries: Sequence[MadeEntry]
 ) -> list[Cause]:
-    """The causes of an entry that was written again by a run that `started` then; `own` are those of its first making.
+    """The causes of an entry that the run begun at `started` wrote again; `own` are the causes of its first making.
 
-    If the first copy was not finished when the second was begun, only the causes of the first apply.
+    If the second copy was begun before the first was finished, only the causes of the first apply.
     """
     if started is not None and _is_begun_before_its_end(entry, started, reader):
         return [*own, AT_ONCE]
@@ -35,7 +35,7 @@ def with_rewriting(
 
 
 def _is_begun_before_its_end(entry: MadeEntry, started: float, reader: Reader) -> bool:
-    """Whether a run compiled an entry before another run had finished it."""
+    """Whether a run began to compile an entry before another run had finished it."""
     try:
         recipe, written = reader.recipe(entry), reader.written(entry)
     except ArtefactGarbled:
@@ -46,7 +46,7 @@ def _is_begun_before_its_end(entry: MadeEntry, started: float, reader: Reader) -
 
 
 def _cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
-    """Why a program did not take what was there, as far as the present files show it."""
+    """Why a program did not accept the existing entry, as far as the present files show it."""
     try:
         recipe = reader.recipe(entry)
     except ArtefactGarbled as error:
@@ -59,7 +59,7 @@ def _cause(entry: MadeEntry, reader: Reader, entries: Sequence[MadeEntry]) -> Ca
 
 
 def _kernel(entry: MadeEntry, kernel: TritonKernel, reader: Reader, entries: Sequence[MadeEntry]) -> Cause:
-    """Triton finds a kernel's files by the paths that it wrote down, so that a cache that moved is not found."""
+    """Triton finds a kernel's files by the paths that it recorded, so it finds none in a cache that was moved."""
     here = os.path.dirname(kernel.lists_folder)
     older = [one for one in entries if kind_of(one.path) == "kernel" and one.path != entry.path]
     older.sort(key=began)

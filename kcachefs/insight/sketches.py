@@ -1,4 +1,4 @@
-"""What is compared to find the nearest older entry: small enough to keep one of each entry in an index."""
+"""The short forms that are compared to find the nearest older entry: small enough to keep one per entry in an index."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class KernelSketch(msgspec.Struct, frozen=True, array_like=True):
     line: int
     types: list[str]
     texts: bytes
-    """A number for each operation, with its constants and sizes."""
+    """One number for each operation, constants and sizes included."""
     shapes: bytes
-    """A number for each operation without them."""
+    """One number for each operation, without constants and sizes."""
     lists_folder: str
-    """The folder in which the entry's own list says that its files are."""
+    """The folder of the entry's files according to its own list."""
     facts: dict[str, Any]
 
 
@@ -47,9 +47,9 @@ class GraphSketch(msgspec.Struct, frozen=True, array_like=True):
     ingredients: dict[str, str]
     """Groups of ingredients, each by one number."""
     settings: bytes
-    """What is in these groups, as `_spread` has it."""
+    """The members of these groups, in the form that `_spread` returns."""
     files: list[str]
-    """As `files_of` has them."""
+    """File names, in the form that `files_of` returns."""
     code: str
     inputs: list[str]
     operations: dict[str, int]
@@ -135,7 +135,7 @@ def _spread(ingredients: Iterable[str]) -> bytes:
 
 
 def files_of(graph: Graph) -> set[str]:
-    """The names of the files that a graph's operations come from: its program's, and libraries' other than torch's."""
+    """The names of the files that a graph's operations come from: the program's, and libraries' other than torch's."""
     return {
         os.path.basename(file)
         for file in {place.file for place, _ in graph.places.values()}
@@ -144,7 +144,7 @@ def files_of(graph: Graph) -> set[str]:
 
 
 _NO_PROGRAM = ("<", "/torch/", "/ipykernel_")
-"""Files that any program may share, or whose name changes with every edit."""
+"""Files that any program may share, or whose names change with every edit."""
 
 
 def are_strangers(new: Collection[str], old: Collection[str]) -> bool:
@@ -157,7 +157,7 @@ def _numbers(texts: Iterable[str]) -> bytes:
 
 
 def kernel_distance(new: KernelSketch, old: KernelSketch) -> float:
-    """How many ingredients differ, and how much of the body."""
+    """The number of ingredients that differ, and the share of the body that does."""
     ours, theirs = new.ingredients, old.ingredients
     score = float(sum(ours.get(name) != theirs.get(name) for name in ours.keys() | theirs.keys()))
     score += 4 * (1 - _shared(new.texts, old.texts)) + 2 * (1 - _shared(new.shapes, old.shapes))
@@ -185,11 +185,11 @@ def alike(new: GraphSketch, old: GraphSketch) -> float:
 
 
 _PART_MIN = 4
-"""With fewer operations, every graph would be a part of some other."""
+"""With fewer operations, every graph would count as a part of some other."""
 
 
 def graph_distance(new: GraphSketch, old: GraphSketch) -> float:
-    """How much differs in operations, ingredients, inputs and files."""
+    """How much operations, ingredients, inputs and files differ."""
     ours, theirs = new.ingredients, old.ingredients
     apart = sum(ours.get(name) != theirs.get(name) for name in ours.keys() | theirs.keys())
     settings = sum(x != y for x, y in zip(new.settings, old.settings, strict=False))

@@ -1,6 +1,6 @@
-"""Source files that artefacts name, as they are now: whether they are what was compiled, and what a place in them says.
+"""Source files that artefacts name, in their present state: whether they are what was compiled, and what they contain.
 
-They are read and parsed, never imported.
+The files are read and parsed, never imported.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kcachefs.insight.triton_ir import Place
 
 _SIZE_MAX = 1 << 20
 _SLACK_SECONDS = 1.0
-"""A file that was written this long after an entry was begun may still be what was compiled: clocks are coarse."""
+"""A file written up to this long after an entry was begun may still be what was compiled: clocks are coarse."""
 
 Read = Callable[[str], "tuple[str, float] | None"]
-"""Gives the text of a file and when it was last changed, or None."""
+"""Returns the text of a file and the time of its last change, or None."""
 
 
 def read_file(path: str) -> tuple[str, float] | None:
-    """A Python file with the time of its last change, whoever changed it and however.
+    """A Python file with the time of its last change, by whatever means.
 
     The path comes from an artefact that anybody may have written: only a regular file of moderate size is opened.
     """
@@ -33,14 +33,14 @@ def read_file(path: str) -> tuple[str, float] | None:
 
 
 def reader_for(*makers: int) -> Read:
-    """Reads files that artefacts of these users name."""
+    """A reader for files that artefacts of these users name."""
     return functools.partial(read_for, makers)
 
 
 def read_for(makers: Sequence[int], path: str) -> tuple[str, float] | None:
-    """The same, if each of these users could read it too.
+    """Like `read_file`, but only if each of these users could read the file too.
 
-    Nobody gets a line of another's file into an explanation, onto a page or into a report by naming it.
+    This keeps a user from getting lines of another user's file into an explanation, a page or a report by naming it.
     """
     if not path.endswith(".py"):
         return None
@@ -59,7 +59,7 @@ def read_for(makers: Sequence[int], path: str) -> tuple[str, float] | None:
 
 
 def _may_read(handle: int, told: os.stat_result, uid: int) -> bool:
-    """By the file that is open: a link to it could lead elsewhere by now."""
+    """Whether the user may read the file, judged by the open descriptor: a link could lead elsewhere by now."""
     if told.st_uid == uid:
         return True
     try:
@@ -79,7 +79,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A name that a module gives a value."""
+    """A name to which a module gives a value."""
 
     name: str
     value: str
@@ -87,7 +87,7 @@ class Constant:
 
 
 class Source:
-    """The text of one file and what stands where in it."""
+    """The text of one file and the code at each place in it."""
 
     def __init__(self, text: str, state: State) -> None:
         self.text, self.state = text, state
@@ -114,13 +114,13 @@ class Source:
         return self._lines[number - 1].strip()[:100] if 0 < number <= len(self._lines) else ""
 
     def nodes_at(self, place: Place) -> list[ast.AST]:
-        """What the place stands for, the largest first."""
+        """The code at the place, the largest node first."""
         found = [] if place.of_operand else self._starts.get((place.line, place.column - 1), [])
         here = (place.line, place.column + (self._indentation(place.line) if place.of_operand else 0))
         return found or self._by_operand.get(here) or self._starts.get(here, [])
 
     def _indentation(self, line: int) -> int:
-        """How far the function that the line is in is indented: Triton up to 3.7 counts columns without that."""
+        """The indentation of the function around the line: Triton up to 3.7 counts columns without it."""
         if line not in self._indentations:
             around = [one for one in self._functions if one.lineno <= line <= (one.end_lineno or 0)]
             self._indentations[line] = max(around, key=lambda one: one.lineno).col_offset if around else 0
@@ -163,7 +163,7 @@ class Source:
 
 
 def _last_operand(node: ast.AST) -> ast.expr | None:
-    """What Triton's compiler visits last of an expression or statement before it compiles the whole."""
+    """The last part of an expression or statement that Triton's compiler visits before it compiles the whole."""
     match node:
         case ast.BinOp(right=last) | ast.Compare(comparators=[*_, last]) | ast.UnaryOp(operand=last):
             return last
@@ -181,7 +181,7 @@ def parameters(function: ast.FunctionDef) -> list[str]:
 
 
 def constants_of(function: ast.FunctionDef, passed: set[str]) -> set[str]:
-    """Names that stand for constants in a kernel: parameters not passed at run time, and what is derived from them."""
+    """Names that stand for constants in a kernel: parameters not passed at run time, and names derived from them."""
     names = {name for name in parameters(function) if name not in passed}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
@@ -205,7 +205,7 @@ def literals_in(node: ast.AST) -> set[str]:
 
 
 def is_literal(node: ast.AST, number: str) -> bool:
-    """Whether a number, as `plain` writes it, stands in an expression as it is."""
+    """Whether a number, written as by `plain`, stands literally in an expression."""
     return number in {plain(text) for text in literals_in(node)}
 
 
@@ -231,7 +231,7 @@ class Sources:
         self._known: dict[str, Source | None] = {}
 
     def find(self, path: str) -> Source | None:
-        """The text that the new entry was compiled from; None if that cannot be told any more."""
+        """The text that the new entry was compiled from; None if it cannot be determined any more."""
         if path not in self._known:
             found = self._read(path) if path else None
             if found is None or found[1] > self._new + _SLACK_SECONDS:

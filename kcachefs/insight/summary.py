@@ -1,4 +1,4 @@
-"""The last lines of `kcachefs run`: why something had to be compiled, if that can be found out in a moment."""
+"""The last lines of `kcachefs run`: why something had to be compiled, if the answer can be found in a moment."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from kcachefs.insight.mounted import MountedCache
 from kcachefs.mounts.insight_reports import InsightReports
 
 PATIENCE_SECONDS = 3.0
-"""How long reading may take. What is read by then is in the index, so that the next time gets further."""
+"""How long reading may take. Everything read by then is in the index, so the next attempt gets further."""
 SHOWN = 3
 
 
 def explain_since(mount: Path, when: float) -> list[Explanation]:
-    """Why this process's command compiled what it did since then; empty if nobody can say."""
+    """Why this process's command compiled what it did since then; empty if unknown."""
     try:
         cache = MountedCache(InsightReports.of(mount), str(mount))
         explainer = Explainer(cache, Index(cache.place), patience=PATIENCE_SECONDS)
@@ -25,4 +25,4 @@ def explain_since(mount: Path, when: float) -> list[Explanation]:
         mine = [one for one in chosen if not ours or {one.run, one.rewriter} & ours or not one.run]
         return explainer.explain(mine, boundary=when)
     except Exception:
-        return []  # the command was run and counted all the same
+        return []  # the command ran and was counted regardless

@@ -1,4 +1,4 @@
-"""Explanations in words: the causes of a run with how much each made compile, and each entry with all of its own."""
+"""Explanations in words: a run's causes with how much was compiled for each, and each entry with all of its causes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Group:
 
     @property
     def counts(self) -> str:
-        """What it made compile.
+        """How much was compiled because of the cause.
 
         >>> Group(Told("new", "", True), [Explanation("", "graph", "", []), Explanation("", "kernel", "", [])]).counts
         '1 graph, 1 kernel'
@@ -42,7 +42,7 @@ class Group:
 
 
 def grouped(explanations: Iterable[Explanation]) -> list[Group]:
-    """The causes, that of the most entries first; one that is only about helpers comes last: nobody can change it."""
+    """The causes, most entries first; a cause that concerns only helpers comes last, because nobody can change it."""
     found: dict[tuple[str, str], Group] = {}
     for one in explanations:
         if one.causes:
@@ -56,7 +56,7 @@ def _is_of_helpers(group: Group) -> bool:
 
 
 def lines(groups: Sequence[Group], limit: int | None = None) -> list[str]:
-    """One line or two for each cause."""
+    """One or two lines for each cause."""
     shown = groups[:limit]
     width = max((len(group.counts) for group in shown), default=0)
     found = []
@@ -69,18 +69,18 @@ def lines(groups: Sequence[Group], limit: int | None = None) -> list[str]:
 
 
 def advice(groups: Sequence[Group]) -> list[str]:
-    """What could be done, for each kind of cause once."""
+    """The advice on each kind of cause, once."""
     kinds = dict.fromkeys(Kind(group.cause.kind) for group in groups)
     return [f"{kind.value}: {ADVICE[kind]}" for kind in kinds if kind in ADVICE]
 
 
 def said(cause: Told) -> str:
-    """A cause; a guess is called one."""
+    """A cause in words; a guess is marked as one."""
     return printable(cause.words if cause.certain else f"likely: {cause.words}")
 
 
 def in_full(one: Explanation) -> list[str]:
-    """An entry with everything that is known of why it is new."""
+    """An entry with everything known about why it is new."""
     cost = f", {one.seconds:.1f} s" if one.seconds is not None else ""
     found = [f"{one.kind} {printable(one.name)}{cost}", f"    {printable(one.path)}"]
     if one.nearest is not None:
@@ -93,7 +93,7 @@ def in_full(one: Explanation) -> list[str]:
 
 
 def heading(explanations: Sequence[Explanation], run: RunInfo | None, otherwise: str = "nothing") -> str:
-    """What was compiled, and by whom; `otherwise` where there is nothing to explain."""
+    """What was compiled, and by which run; `otherwise` where there is nothing to explain."""
     counts = Group(Told("", "", True), list(explanations)).counts or otherwise
     known = [one.seconds for one in explanations if one.seconds is not None]
     took = f", {sum(known):.1f} s of compiling" if known else ""

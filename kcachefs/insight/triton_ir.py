@@ -1,6 +1,6 @@
 """Reads the first IR of a Triton kernel, the text in its .source or .ttir file: arguments, operations and their places.
 
-Only what an explanation needs; a line that is not understood is kept as text.
+Reads only what an explanation needs; a line that is not understood is kept as text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SEPARATOR = re.compile(r"(?=__)")
 _GIVEN = re.compile(
     r"(?:P|T|TD|MD){0,9}(?:(?:c?(?:[iu]|fp|bf)\d)|c(?:[-\d(<{\"A-Z]|_sq_|_[-\d(]))|TT|V(?:_|$)|__\(|_NW\d|$"
 )
-"""How the list of specialisations begins: a type, a constant, Triton 3.6's list of constants, or nothing."""
+"""How the list of specialisations may begin: a type, a constant, Triton 3.6's list of constants, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Place:
     line: int = 0
     column: int = 0
     of_operand: bool = False
-    """Up to 3.7 Triton tells where the last operand begins, and counts columns from 0; later versions tell where the
-    whole expression begins, and count from 1."""
+    """Up to 3.7, Triton records where the last operand begins, and counts columns from 0; later versions record where
+    the whole expression begins, and count from 1."""
 
 
 NOWHERE = Place()
@@ -46,13 +46,13 @@ NOWHERE = Place()
 @dataclass(slots=True)
 class Operation:
     text: str
-    """Without the names of values and without places; of a call without what its function was specialised for."""
+    """The text without value names and places; for a call, also without the function's specialisation."""
     place: Place
     name: str = ""
-    """What the source calls the result, where it has a name."""
+    """The source's name for the result, if it has one."""
     callee: str = ""
     given: str = ""
-    """Of a call: the types and constants for which its function was specialised, as Triton spells them."""
+    """For a call: the types and constants for which its function was specialised, as Triton spells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Function:
 
 
 def read(text: str) -> list[Function]:
-    """The functions in the order of the text; the kernel itself is the public one."""
+    """The functions in the order of the text; the public one is the kernel itself."""
     lines = text.splitlines()[:_LINES_MAX]
     places = _Places(lines)
     functions: list[Function] = []
@@ -101,8 +101,8 @@ def read(text: str) -> list[Function]:
 
 
 def lines_with_places(text: str) -> Iterator[tuple[str, Place]]:
-    """The lines of the text without their places, each with the place that it names; definitions of places are left
-    out."""
+    """The lines of the text with their places taken out, each paired with its place; definitions of places are
+    skipped."""
     lines = text.splitlines()[:_LINES_MAX]
     places = _Places(lines)
     for line in lines:
@@ -112,7 +112,7 @@ def lines_with_places(text: str) -> Iterator[tuple[str, Place]]:
 
 
 def _close(open_regions: list[Operation | Function], place: Place, line: str) -> None:
-    """The place of what has a region is written behind the region. `} else {` ends nothing."""
+    """The place of an operation with a region is written behind the region. `} else {` closes none."""
     if open_regions and not line.endswith("{"):
         ended = open_regions.pop()
         if place.line:
@@ -140,14 +140,14 @@ def _function(head: re.Match[str], line: str, places: _Places) -> Function:
         arguments[name.strip().lstrip("%")] = Argument(kind, int(divisible[1]) if divisible else None)
         where = where or place
     is_public, name, given = head[1] != "private", head[2].strip('"'), ""
-    if not is_public:  # the kernel itself is called as in its source
+    if not is_public:  # the kernel itself keeps its name from the source
         name, given = _specialised(name)
     _, own = _split_location(line[end:].strip())
     return Function(name, is_public, places.find(own or where), arguments, given)
 
 
 def _specialised(mangled: str) -> tuple[str, str]:
-    """A function's dotted name, which may have double underscores of its own, and what it was specialised for.
+    """A function's dotted name, which may contain double underscores itself, and its specialisation.
 
     >>> _specialised("__main__.my__helper__fp32S128S_c0.5"), _specialised("m.Pair.__add____i32"), _specialised("m.f__")
     (('__main__.my__helper', 'fp32S128S_c0.5'), ('m.Pair.__add__', 'i32'), ('m.f', ''))
@@ -166,7 +166,7 @@ def _specialised(mangled: str) -> tuple[str, str]:
 
 
 def _arguments_text(line: str, start: int) -> tuple[str, int]:
-    """What stands between the parenthesis before `start` and the one that closes it."""
+    """The text between the parenthesis before `start` and the one that closes it."""
     depth, quoted = 1, False
     for at in range(start, len(line)):
         one = line[at]
@@ -184,7 +184,7 @@ def _arguments_text(line: str, start: int) -> tuple[str, int]:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that are in no bracket and no string."""
+    """The parts between the commas outside brackets and strings."""
     parts, depth, quoted, start = [], 0, False, 0
     for at, one in enumerate(text):
         if one == '"':
@@ -202,11 +202,11 @@ def _split(text: str) -> list[str]:
 
 
 def _split_location(text: str) -> tuple[str, str]:
-    """An operation without its place, and what stands in the place's parentheses."""
+    """An operation without its place, and the text in the place's parentheses."""
     at = text.rfind(" loc(")
     if at < 0 or not text.endswith(")"):
         return text, ""
-    # Inside a place there may be another one: loc(callsite(… at …)) has no " loc(" in it, so the last is the outer one.
+    # A place may contain another one: loc(callsite(… at …)) has no " loc(" inside, so the last match is the outer one.
     return text[:at].rstrip(), text[at + 5 : -1]
 
 
@@ -216,7 +216,7 @@ class _Places:
     def __init__(self, lines: list[str]) -> None:
         self._aliases = {found[1]: found[2] for line in lines if (found := _ALIAS.match(line[:_LINE_MAX]))}
         self._known: dict[str, Place] = {}
-        # The place of a kernel is the beginning of its line, and no column is 0 where they are counted from 1.
+        # The kernel's own place is the beginning of its line; where columns are counted from 1, none is 0.
         self._of_operands = any((found := _PLACE.search(text)) and found[3] == "0" for text in self._aliases.values())
 
     def find(self, location: str) -> Place:
@@ -225,7 +225,7 @@ class _Places:
         return self._known[location]
 
     def name_of(self, location: str) -> str:
-        """The name that the source has for what is made there."""
+        """The name in the source for the value made there."""
         named = _NAMED.match(self._aliases.get(location, location))
         return named[1] if named else ""
 
@@ -234,7 +234,7 @@ class _Places:
             found = _PLACE.search(location)
             if found:
                 return Place(found[1], int(found[2][:9]), int(found[3][:9]), self._of_operands)
-            alias = _ALIASED.search(location)  # of a call site the first is the callee, where the operation stands
+            alias = _ALIASED.search(location)  # in a call site the callee comes first: the operation is there
             if alias is None or alias[0] not in self._aliases:
                 return NOWHERE
             location = self._aliases[alias[0]]

@@ -1,4 +1,4 @@
-"""What Inductor's autotuning chose for a kernel, as a `.best_config` file tells it: block sizes, warps, stages."""
+"""What Inductor's autotuning chose for a kernel, as a `.best_config` file shows it: block sizes, warps, stages."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _CHOSEN_MAX = 32
 class Tuning:
     path: str
     kernel: str
-    """The key of the Triton kernel that was chosen; empty if torch did not write it down."""
+    """The key of the Triton kernel that was chosen; empty if torch did not record it."""
     chosen: dict[str, str]
     milliseconds: float | None
     """How long the tuning took."""
     is_descent: bool
-    """Whether it went on from the best configuration by changing one setting at a time."""
+    """Whether tuning went on from the best configuration by changing one setting at a time."""
 
     @property
     def seconds(self) -> float | None:
-        """What it cost beyond its kernels; a descent compiles further ones, and does not note how long that took."""
+        """The cost beyond its kernels; a descent compiles further kernels, and does not record how long that took."""
         return self.milliseconds / 1e3 if self.milliseconds is not None and not self.is_descent else None
 
     @property
@@ -44,7 +44,7 @@ class Tuning:
 
 
 def read(path: str, data: bytes) -> Tuning:
-    """What such a file says; `ArtefactGarbled` if it is not one."""
+    """The choice in such a file; `ArtefactGarbled` if the file holds none."""
     found = json_object(data, ".best_config", _SIZE_MAX)
     if len(found) > _CHOSEN_MAX:
         raise ArtefactGarbled(".best_config has too many settings")

@@ -1,4 +1,4 @@
-"""What is compiled more than once for no good reason: the same code by two versions of ptxas, the same graph twice."""
+"""Needless duplicates among compiled entries: the same code by two versions of ptxas, the same graph twice."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kcachefs.insight.sketches import GraphSketch, KernelSketch
 
 
 class Duplicate(msgspec.Struct, frozen=True):
-    """Entries of which one would do."""
+    """Several entries where one would do."""
 
     words: str
     entries: list[str]
     bytes: int
-    """What all of them but the largest take on disk."""
+    """The size on disk of all of them but the largest."""
 
 
 def find_waste(explainer: Explainer) -> list[Duplicate]:

@@ -1,7 +1,7 @@
 """Keys that never serve the wrong kernel and do not depend on the machine.
 
-Each kind of key is a digest of a canonical encoding under a context of its own with a schema version, so that no two
-different inputs meet, in one kind or across kinds, now or after the encoding changes.
+Each kind of key is a digest of a canonical encoding under a context of its own with a schema version, so two different
+inputs never get the same key: not in one kind, not across kinds, not after the encoding changes.
 """
 
 from kcachefs.keys.cache_key import CacheKey, Dim, InputSpec

@@ -1,8 +1,8 @@
-"""Questions to values that others wrote: answering runs their code, which may raise anything.
+"""Asks foreign values for their attributes: answering runs other people's code, which may raise anything.
 
-A dictionary whose `__getattr__` is `__getitem__` raises KeyError for what it does not have, a proxy whatever happened
-on the other side. Where a value may well lack an attribute, one that raises counts as lacking it: `ask`, `is_a`. Where
-the answer is part of the key, there is no key: `unreadable`.
+A dictionary whose `__getattr__` is `__getitem__` raises KeyError for a missing attribute, and a proxy raises whatever
+happened on the other side. Where a value may well lack an attribute, an attribute that raises counts as missing: `ask`,
+`is_a`. Where the answer is part of the key, an error means that there is no key: `unreadable`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kcachefs.errors import KcachefsError, Unkeyable, describe
 T = TypeVar("T")
 
 OF_THE_PROCESS = (RecursionError, MemoryError)
-"""Errors that depend on how deep a value was met, or how much memory is left: a key must not depend on that."""
+"""Errors that depend on how deeply a value was nested, or how much memory is left: a key must not depend on either."""
 PASSED_ON = (*OF_THE_PROCESS, KcachefsError, OSError)
 """Errors that say well enough by themselves why there is no key."""
 
@@ -40,7 +40,7 @@ def is_a(value: object, kinds: Any) -> bool: ...
 
 
 def is_a(value: object, kinds: Any) -> bool:
-    """Whether a value is of a class, by its type or by what it says of itself."""
+    """Whether a value is of a class, by its type or by the class it claims."""
     try:
         return isinstance(value, kinds)
     except OF_THE_PROCESS:
@@ -56,10 +56,10 @@ def dictionary_of(value: object) -> Mapping[str, Any]:
 
 
 def unreadable(value: object, error: Exception, advice: str = "") -> Unkeyable:
-    """The error which says that `value` has no key because it raised `error` when it was read."""
+    """The error that says `value` has no key because reading it raised `error`."""
     try:
         said = describe(error)
-    except Exception:  # the exception is theirs as well
+    except Exception:  # the exception's own code may raise too
         said = ""
     kind = type(error).__name__
     reason = kind if said in ("", kind) else f"{kind}: {said}"

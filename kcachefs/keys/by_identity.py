@@ -1,4 +1,4 @@
-"""What is known of objects for as long as they live."""
+"""Facts about objects, kept for as long as the objects live."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Value = TypeVar("Value")
 
 
 class ByIdentity(Generic[Value]):
-    """A table by identity that keeps no object alive: what is known of one goes with it.
+    """A table by identity that keeps no object alive: an object's entry goes when the object does.
 
     >>> class Kernel: ...
     >>> stages = ByIdentity[int]()
@@ -37,6 +37,6 @@ class ByIdentity(Generic[Value]):
 
     def put(self, owner: object, value: Value) -> None:
         number = id(owner)
-        # The callback is dict.pop, because the globals of a function of ours may be gone when the interpreter ends. The
-        # reference, its last argument, is only the default that `pop` returns.
+        # The callback is dict.pop: a function of ours might run after its globals are gone, when the interpreter ends.
+        # The reference, its last argument, is only the default that `pop` returns.
         self._known[number] = (weakref.ref(owner, partial(self._known.pop, number)), value)

@@ -60,7 +60,7 @@ class CacheKey:
     graph_hash: str | bytes
     inputs: Iterable[InputSpec] = ()
     device: DeviceClass = field(default_factory=DeviceClass.any_cuda)
-    # Whatever else the result depends on: compiler version, flags, layout; plain data.
+    # Anything else the result depends on: compiler version, flags, layout; plain data.
     extra: Any = None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a function consists of: its statement, and all that it refers to by name."""
+"""What a function consists of: its statement, and everything that it refers to by name."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from kcachefs.keys.readers.triton import settings_of
 from kcachefs.keys.references import Path, global_paths, names_in
 from kcachefs.keys.walk import Walk
 
-# As they were when Python started: one that was replaced since is followed like any global.
+# The builtins as they were when Python started: one that was replaced since is followed like any global.
 _BUILTINS = dict(vars(builtins))
-# What torch puts on functions, in part with their first use.
+# Attributes that torch puts on functions, some of them only at first use.
 _NOISE = frozenset({"__dynamo_disable", "_torchdynamo_wrapper_id"})
 _OF_COMPILING = frozenset(
     {
@@ -38,7 +38,7 @@ _OF_DISPATCHING = frozenset({"__wrapped__", "_clear_cache", "dispatch", "registe
 
 
 def write_function(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """A function of the project by its whole content; one that a library offers by name and version."""
+    """A function of the project by its whole content; a function that a library offers by name and version."""
     module = str(function.__globals__.get("__name__", ""))
     if not is_library(module, walk.rules.home):
         _write_own(walk, function, out)
@@ -78,7 +78,7 @@ def write_triton(walk: Walk, wrapper: Any, out: list[bytes]) -> None:
 
 
 def write_builtin(walk: Walk, function: Any, out: list[bytes]) -> None:
-    """A function written in C, or a method of a value that is."""
+    """A function written in C, or a method of a value written in C."""
     name = library_name(function, walk.rules.home)
     if name is not None:
         walk.fields("library function", (*name, version_of(name[0])), out)
@@ -119,7 +119,7 @@ def _write_own(walk: Walk, function: types.FunctionType, out: list[bytes], text:
     walk.dependencies.add_function(function)
     walk.fields("function", (function.__name__, function.__qualname__), out)
     out.append(sources.statement(function) if text is None else sources.text_statement(text, code))
-    if sys.flags.optimize:  # which leaves assertions out, and docstrings
+    if sys.flags.optimize:  # this drops assertions, and with -OO docstrings
         out.append(tagged(b"Z", encode(sys.flags.optimize)))
     _write_documentation(walk, function, out)
     _write_globals(walk, function, out)
@@ -158,7 +158,7 @@ def _write_parts(walk: Walk, function: types.FunctionType, out: list[bytes], but
 
 
 def _copied(function: types.FunctionType, mark: str, names: frozenset[str]) -> frozenset[str]:
-    """Those of the names that `functools.wraps` has copied from a function with a mark; they count with it."""
+    """The `names` whose values `functools.wraps` copied from a function with `mark`: they count with that function."""
     held = function.__dict__
     if mark not in held:
         return frozenset()
@@ -167,7 +167,7 @@ def _copied(function: types.FunctionType, mark: str, names: frozenset[str]) -> f
 
 
 def _write_documentation(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """Documentation that was assigned later; a docstring counts with the text that it stands in."""
+    """Documentation that was assigned later; a docstring already counts as part of the source text."""
     said = function.__doc__
     if said != types.FunctionType(function.__code__, {}, closure=function.__closure__).__doc__:
         walk.named("documentation", "", inspect.cleandoc(said) if isinstance(said, str) else said, out)
@@ -226,7 +226,7 @@ def _write_builtin_name(walk: Walk, function: Any, name: str, out: list[bytes]) 
 
 
 def _write_imports(walk: Walk, function: types.FunctionType, out: list[bytes]) -> None:
-    """What the function imports as it runs: there is no global for that."""
+    """The modules that the function imports as it runs: no global refers to them."""
     found = imported(function, walk.rules.home, walk.rules.ignore)
     if found:
         out.append(tagged(b"I", encode(found)))

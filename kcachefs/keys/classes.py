@@ -1,4 +1,4 @@
-"""What a class says about itself, without what Python generates from that, which differs between versions."""
+"""What a class says about itself, without what Python generates from it: that differs between versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kcachefs.keys.libraries import imported_name, is_library, is_library_class,
 from kcachefs.keys.visibility import attributes, is_made_in_c, is_visible, is_written_in_c
 from kcachefs.keys.walk import Walk
 
-# What Python adds to a class by itself, or makes of what is read here under another name.
+# Members that Python adds to a class by itself, or derives from members that are read here under another name.
 _NOISE = frozenset(
     {
         *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__"),
@@ -31,15 +31,15 @@ _NOISE = frozenset(
         *("__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__", "__slots__", "__type_params__"),
         *("__dataclass_fields__", "__dataclass_params__", "__conditional_annotations__", "__classdictcell__"),
         "__slotnames__",  # left by the first copy of an instance
-        # Of typed dictionaries, whose annotations say it.
+        # Of typed dictionaries, whose annotations say the same.
         *("__required_keys__", "__optional_keys__", "__readonly_keys__", "__mutable_keys__", "__total__"),
-        # Of protocols, whose first instance changes them.
+        # Of protocols: their first instance changes these.
         *("_is_protocol", "__protocol_attrs__", "__callable_proto_members_only__"),
         "__non_callable_proto_members__",
     }
 )
-# What libraries derive from a class's annotations and members, which count themselves. Some of it is in Rust, and some
-# appears only once the class is used.
+# Attributes that libraries derive from a class's annotations and members, which count themselves. Some of these are
+# Rust objects, and some appear only once the class is used.
 _DERIVED = {
     "__pydantic_core_schema__": (
         *("__pydantic_core_schema__", "__pydantic_core_config__", "__pydantic_serializer__", "__pydantic_validator__"),
@@ -49,7 +49,7 @@ _DERIVED = {
 }
 # Modules that put methods into the classes they complete.
 _COMPLETING = frozenset({"dataclasses", "typing", "_collections_abc"})
-# What these keep is in `_fields_`, or is read below.
+# The state that these keep is in `_fields_`, or is read below.
 _READABLE_METACLASSES = frozenset(
     {
         *("_ctypes.PyCStructType", "_ctypes.UnionType", "_ctypes.PyCArrayType", "_ctypes.PyCSimpleType"),
@@ -74,7 +74,7 @@ def type_name(cls: type, home: str = "") -> bytes:
 
 
 def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
-    """A library's class by name and version, one of the project by all that it says."""
+    """A library's class by name and version, a class of the project by everything it says."""
     if is_library_class(cls, walk.rules.home):
         out.append(type_name(cls, walk.rules.home))
         return
@@ -90,7 +90,7 @@ def write_class(walk: Walk, cls: type, out: list[bytes]) -> None:
 
 
 def watch_class(walk: Walk, cls: type) -> None:
-    """Have a key that is remembered depend on all that the class of an object says."""
+    """Make a remembered key depend on everything that the class of an object says."""
     for base in [*cls.__mro__, *cast(type, type(cls)).__mro__]:
         if is_library_class(base, walk.rules.home):
             continue
@@ -109,7 +109,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         names.difference_update(_DERIVED[mark])
     members = _special_members(cls)
     is_special = bool(members)
-    # Of what Python completes, only those with arguments: the others differ between versions.
+    # Of the bases that Python fills in, only those with arguments: the others differ between versions.
     generic = tuple(base for base in held.get("__orig_bases__", ()) if typing.get_origin(base) is not None)
     if is_special and generic:
         members.append(("generic bases", generic))
@@ -124,7 +124,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
         members.append(("registered", _registered(cls)))
     if "__attrs_attrs__" in held:  # attrs generated its methods from these and from its flags, which count
         generated = {name for name in names if _is_made_by_attrs(cls, name, held[name])}
-        members.append(("generated", sorted(generated - {"__replace__"})))  # which is there since Python 3.13
+        members.append(("generated", sorted(generated - {"__replace__"})))  # added in Python 3.13
         names -= generated
     if "__pydantic_decorators__" in held:
         members.append(("order in the model", _order_in_model(held)))
@@ -136,7 +136,7 @@ def class_members(cls: type, ignore: Collection[str] = ()) -> list[tuple[str, An
 
 
 def _special_members(cls: Any) -> list[tuple[str, Any]]:
-    """For classes that Python completes: what it completes them from."""
+    """For classes that Python completes: the data that it completes them from."""
     held = vars(cls)
     if issubclass(cls, enum.Enum):
         values = [(f"member {name}", member.value) for name, member in cls.__members__.items()]
@@ -158,7 +158,7 @@ def _special_members(cls: Any) -> list[tuple[str, Any]]:
             for name in sorted(dir(cls.__struct_config__))
             if name[0] != "_"
         ]
-        # Those that may be given by position, and what each is called when it is encoded.
+        # The fields that may be given by position, and the name of each when it is encoded.
         names = [("positional", cls.__match_args__), ("encoded names", cls.__struct_encode_fields__)]
         fields = [("fields", cls.__struct_fields__), ("field defaults", cls.__struct_defaults__)]
         return [*fields, *names, ("config", config)]
@@ -187,13 +187,13 @@ def _refuse_hidden_metaclass(metaclass: type) -> None:
 
 
 def _registered(cls: type) -> set[type]:
-    """The classes that an abstract one was told to take for its subclasses."""
+    """The classes that were registered as subclasses of an abstract class."""
     alive = (known() for known in _abc._get_dump(cls)[0])
     return {known for known in alive if known is not None}
 
 
 def _order_in_model(held: Mapping[str, Any]) -> list[list[str]]:
-    """A model of pydantic validates and prints its fields in their order, and runs its decorated methods in theirs."""
+    """A pydantic model validates and prints its fields in their order, and runs its decorated methods in theirs."""
     tables = attributes(held["__pydantic_decorators__"])
     fields = held.get("__pydantic_fields__", held.get("model_fields"))
     return [list(table) for table in (fields, *(tables[kind] for kind in sorted(tables))) if is_a(table, dict)]
@@ -202,12 +202,12 @@ def _order_in_model(held: Mapping[str, Any]) -> list[list[str]]:
 def _annotations(cls: type) -> Any:
     try:
         return dict(inspect.get_annotations(cls))
-    except NameError:  # evaluated late, and naming what is not defined yet
+    except NameError:  # evaluated late, and a name in them is not defined yet
         return None
 
 
 def _named_in(cls: type, annotations: dict[str, Any], ignore: Collection[str]) -> dict[str, Any]:
-    """The globals that annotations left as text speak of, by name."""
+    """The globals named in annotations that are left as text, by name."""
     scope = dictionary_of(sys.modules.get(module_of(cls)))
     words = _words_in(annotations).difference(ignore)
     return {word: scope[word] for word in words if word in scope and scope[word] is not cls}
@@ -238,7 +238,7 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
         return True
     outer = ask(member, "__func__", member)
     function = _without_guard(outer)
-    # Whatever Python generates has a private name; what has a public one was written by somebody.
+    # Every method that Python generates has a private name; somebody wrote the ones with a public name.
     if type(function) is not types.FunctionType or not name.startswith("_"):
         return False
     module = str(function.__globals__.get("__name__", ""))
@@ -257,7 +257,7 @@ def _is_generated(cls: type, name: str, member: Any, is_special: bool) -> bool:
 
 
 def _is_as_made_anew(cls: Any, name: str, function: types.FunctionType) -> bool:
-    """Whether Python would generate this method from the class's fields; of a renamed class, the name cannot tell."""
+    """Whether Python would generate this method from the class's fields: a renamed class cannot be told by name."""
     try:
         made = _named_tuple_anew(cls) if issubclass(cls, tuple) else _dataclass_anew(cls)
         other = _without_guard(ask(vars(made).get(name), "__func__", vars(made).get(name)))
@@ -274,13 +274,13 @@ def _has_same_code(one: Any, other: Any) -> bool:
 def _values_in(function: types.FunctionType, cls: type) -> list[Any]:
     named = sorted((function.__kwdefaults__ or {}).items())
     cells = [cell_value(cell) for cell in function.__closure__ or ()]
-    # Those of a named tuple are set by `typing`, from the annotations of the class.
+    # The annotations of a named tuple's methods are set by `typing`, from the annotations of the class.
     annotated = [] if issubclass(cls, tuple) else list(inspect.get_annotations(function).values())
     return [*(function.__defaults__ or ()), None, *(part for item in named for part in item), None, *cells, *annotated]
 
 
 def _are_same(ours: list[Any], others: list[Any], cls: type) -> bool:
-    """Whether both have the same objects, or equal plain ones; a class of these fields stands for the one made anew."""
+    """Whether both hold the same objects or equal plain ones; a class with these fields matches the regenerated one."""
     fields = vars(cls).get("__dataclass_fields__")
     return len(ours) == len(others) and all(
         our is other
@@ -313,27 +313,27 @@ def _dataclass_anew(cls: Any) -> type:
 
 
 def _inherited_by_enum(cls: type, name: str) -> Any:
-    """What Python copies into an enumeration from the one it is derived from, where another base would come first."""
+    """The method Python copies into an enumeration from its parent enumeration, even where another base is first."""
     return next((ask(base, name) for base in cls.__mro__[1:] if issubclass(base, enum.Enum)), None)
 
 
 def _is_made_by_attrs(cls: type, name: str, member: Any) -> bool:
-    """Whether attrs generated a method for this class from what counts; a method of another class was put there."""
+    """Whether attrs generated this method for this class, from data that counts: it may be another class's method."""
     if type(member) is not types.FunctionType:
         return False
     if name == "__replace__" and member.__globals__.get("__name__") == "attr._make":
         return True
     if member.__name__ != name or _ATTRS_FILE.match(member.__code__.co_filename) is None:
         return False
-    if name == "__repr__" and "__qualname__" not in member.__code__.co_names:  # a namespace is only in it
+    if name == "__repr__" and "__qualname__" not in member.__code__.co_names:  # it holds a namespace given to attrs
         return False
     own, made_of = {id(field) for field in vars(cls)["__attrs_attrs__"]}, member.__globals__.get("attr_dict")
-    if made_of and is_a(made_of, dict):  # right even if the class was renamed, or another has its name
+    if made_of and is_a(made_of, dict):  # also right for a renamed class, or two of one name
         return all(id(field) in own for field in made_of.values())
     return member.__qualname__ == f"{cls.__qualname__}.{name}"
 
 
-# All but `__getattr__`, which has functions of the project in it.
+# All generated methods but `__getattr__`, which holds functions of the project.
 _ATTRS_FILE = re.compile("<attrs generated (?:methods|init|eq|hash|repr) ")
 
 

@@ -1,13 +1,13 @@
 """Dependencies that no key can see, declared: `env`, `file` and `version`.
 
-A function may read the environment, files, or programs that are installed. Nothing in it shows what it finds there, so
-its author says so:
+A function may read the environment, files, or programs that are installed. Nothing in the function shows what it reads
+there, so its author declares it:
 
     @cached(depends=[env("CUDA_ARCH_LIST"), file("kernels/table.csv"), version("triton")])
     def build(source): ...
 
-Code that makes keys of calls adds `hash_depends(depends)` to each, computed anew for every call. A declared dependency
-is also a value like any other: `hash_value(env("X"))` is a key of what the variable holds now.
+Code that makes keys of calls adds `hash_depends(depends)` to each, recomputed for every call. A declared dependency is
+also a value like any other: `hash_value(env("X"))` is a key of what the variable holds now.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kcachefs.keys.projects import project_fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Env:
-    """An environment variable: its value, or that it is not set."""
+    """An environment variable: its value, or the fact that it is not set."""
 
     name: str
 
@@ -37,7 +37,7 @@ class Env:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file by its content, or a folder by all that is in it; the path counts by its last part only."""
+    """A file by its content, or a folder by everything in it; the path counts by its last part only."""
 
     path: str
 
@@ -47,7 +47,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of an installed distribution, or that it is not installed."""
+    """The version of an installed distribution, or the fact that it is not installed."""
 
     distribution: str
 
@@ -71,10 +71,10 @@ def env(name: str) -> Env:
 
 
 def file(path: str | os.PathLike[str]) -> File:
-    """Declares that a result depends on what is in a file or a folder.
+    """Declares that a result depends on the content of a file or a folder.
 
-    A relative path is relative to the current directory when the key is made. Where the file lies does not count, so
-    that `file(Path(__file__).with_name("table.csv"))` is the same in every checkout; a missing file counts as missing.
+    A relative path is relative to the current directory when the key is made. The file's location does not count, so
+    `file(Path(__file__).with_name("table.csv"))` is the same in every checkout; a missing file counts as missing.
     """
     return File(os.fspath(path))
 
@@ -87,7 +87,7 @@ def version(distribution: str) -> Version:
 
 
 def hash_depends(depends: Iterable[Any]) -> str:
-    """The key of declared dependencies as they are now; of any other value among them, its `hash_value`.
+    """The key of declared dependencies as they are now; any other value among them counts by its `hash_value`.
 
     >>> hash_depends([]) == hash_depends([]), hash_depends([]) == hash_depends([env("PATH")])
     (True, False)

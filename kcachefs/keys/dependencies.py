@@ -20,12 +20,12 @@ _ITSELF = object()
 _SCALARS = frozenset({type(None), type(...), bool, int, float, complex, str, bytes, range})
 _CONTAINERS = frozenset({list, dict, set})
 _TRITON_VALUES = frozenset({"constexpr", "dtype"})
-# Longer containers are not compared item by item: a key that was read from one is made anew each time.
+# Longer containers are not compared item by item: a key that was read from one is recomputed each time.
 _LENGTH_LIMIT = 64
 
 
 class _Function(NamedTuple):
-    """A function's own parts. What the mappings hold was added by name, so only their names or lengths are compared."""
+    """A function's own parts. The values in the mappings were added by name: only names or lengths are compared."""
 
     function: types.FunctionType
     code: types.CodeType
@@ -44,9 +44,9 @@ class _Function(NamedTuple):
 class Dependencies:
     """The places that a key was read from, each with what was found there.
 
-    An object that cannot change in place is compared by identity, a container item by item, and an object with a
-    `__kcachefs_key__` by what that returns and by what its class holds. The first object of any other kind turns
-    `is_complete` false, and the key has to be made anew each time.
+    An object that cannot change in place is compared by identity, a container item by item. An object with a
+    `__kcachefs_key__` is compared by what that method returns and by what its class holds. The first object of any
+    other kind turns `is_complete` false, and the key has to be recomputed each time.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Dependencies:
         self._cells: list[tuple[types.CellType, Any]] = []
         self._functions: list[_Function] = []
         self._own: tuple[Any, ...] | None = None
-        # The indexes of those cells of the function that hold the function itself.
+        # The indexes of the function's cells that hold the function itself.
         self._own_cells: tuple[int, ...] = ()
         self._containers: list[tuple[Any, tuple[Any, ...]]] = []
         self._classes: list[tuple[type, tuple[type, ...], str, dict[str, Any]]] = []
@@ -97,7 +97,7 @@ class Dependencies:
         return True
 
     def let_go(self, function: Any) -> None:
-        """Drop the references to the function that the key is of, so as not to keep it alive; `hold` is given it."""
+        """Drop the references to the key's own function, so as not to keep it alive; `hold` takes it as an argument."""
         self._slots = {
             place: (mapping, name, _ITSELF if value is function else value)
             for place, (mapping, name, value) in self._slots.items()
@@ -274,12 +274,12 @@ def _speak(value: Any) -> Any:
     method = protocol_of(type(value))
     try:
         return None if method is None else method(value)
-    except Exception:  # something that it never says twice, so that the key is made anew, which reports the error
+    except Exception:  # a value never returned twice: the key is recomputed, which reports the error
         return object()
 
 
 def _is_same(one: Any, two: Any) -> bool:
-    """Whether an object has said the same again: the same objects, or equal plain data."""
+    """Whether an object gave the same answer again: the same objects, or equal plain data."""
     if one is two:
         return True
     if type(one) is not type(two):

@@ -1,4 +1,4 @@
-"""Device classes: for which devices a compiled thing is good."""
+"""Device classes: the devices that a compiled artefact runs on."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class DeviceClass:
     kind: str
     major: int = 0
     minor: int = 0
-    # `a` and `f` code runs on one architecture or family only; and what a CPU must offer beyond its baseline.
+    # `a` and `f` code runs on one architecture or family only; for a CPU, the features it needs beyond the baseline.
     variant: str = ""
 
     @classmethod
     def any_cuda(cls) -> DeviceClass:
-        """Good on every CUDA device, like a Triton source or a PTX of the lowest virtual architecture."""
+        """Runs on every CUDA device, like a Triton source or a PTX of the lowest virtual architecture."""
         return cls("cuda")
 
     @classmethod
     def cuda(cls, major: int, minor: int, variant: str = "") -> DeviceClass:
-        """Good on devices of one compute capability."""
+        """Runs on devices of one compute capability."""
         if major < 1 or not 0 <= minor <= 9 or variant not in ("", "a", "f"):
             raise UsageError(f"compute capability {major}.{minor}{variant} does not exist; give it like (9, 0, 'a')")
         return cls("cuda-sm", major, minor, variant)
 
     @classmethod
     def cpu(cls, isa: str = "") -> DeviceClass:
-        """Good on the CPU; `isa` names the machine and its extensions where the code depends on them."""
+        """Runs on the CPU; `isa` names the machine and its extensions where the code depends on them."""
         return cls("cpu", variant=isa)
 
     @classmethod
@@ -55,7 +55,7 @@ class DeviceClass:
 
     @property
     def tag(self) -> str:
-        """A short name for people; the key itself is made of the fields."""
+        """A short name for people; the key itself is made of `fields`."""
         if self.kind == "cuda-sm":
             return f"cuda-sm{self.major}{self.minor}{self.variant}"
         return self.kind

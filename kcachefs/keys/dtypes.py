@@ -1,4 +1,4 @@
-"""Element types of numpy, torch, Triton and JAX: one name for each, whichever of them it comes from. Imports none."""
+"""Element types of numpy, torch, Triton and JAX: one name for each type in all four libraries. Imports none of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _NAMES = frozenset(
         "uint1",
     }
 )
-# These have another width from one library to the next.
+# The width of these differs from one library to the next.
 _AMBIGUOUS = frozenset({"float", "int", "uint", "long", "ulong", "short", "char", "complex", "cfloat", "cdouble"})
 _PREFIXES = ("torch.", "tl.", "triton.language.", "numpy.", "np.", "jnp.", "jax.numpy.")
 

@@ -18,7 +18,7 @@ from blake3 import blake3
 from kcachefs.errors import Unkeyable
 from kcachefs.keys.asking import full_name
 
-# Raised whenever the same input would get another key than before; the golden values in the tests then change too.
+# Raised whenever the same input would get a different key than before; the golden values in the tests then change too.
 SCHEMA = 6
 
 
@@ -29,7 +29,7 @@ class Other(Protocol):
         """Append the encoding of `value` to `out`."""
 
     def alone(self) -> Other:
-        """One whose encodings do not depend on what was encoded before: for the members of unordered containers."""
+        """An encoder that ignores what was encoded before: for the members of unordered containers."""
 
 
 _LENGTH = struct.Struct("<cQ")
@@ -90,12 +90,12 @@ def write(value: Any, out: list[bytes], other: Other) -> None:
 
 
 def flat(values: list[bytes]) -> bytes:
-    """The encoding of a list of byte strings, in one go: what most of a program's key is."""
+    """The encoding of a list of byte strings, in one go: most of a program's key is such a list."""
     return struct.pack(f"<cQ{len(values)}Q", b"B", len(values), *map(len, values)) + b"".join(values)
 
 
 def tagged(tag: bytes, content: bytes) -> bytes:
-    """One encoded field with a tag of the caller's; plain data uses lower-case letters and `B`, `F`, `S`."""
+    """One encoded field with a tag that the caller chooses; plain data uses lower-case letters and `B`, `F`, `S`."""
     return _LENGTH.pack(tag, len(content)) + content
 
 

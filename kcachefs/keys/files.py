@@ -1,4 +1,4 @@
-"""What files say: their digests, and whether a module still is what its file was when it was loaded."""
+"""Digests of files, and whether a loaded module still matches its file."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def remembered_digest(path: str) -> bytes | None:
 def module_digests(name: str, spec: ModuleSpec | None, content: bytes) -> tuple[bytes, bytes]:
     """The digest of a module's file when it was first seen, and the present one; `spec` is None if it is not loaded.
 
-    They differ for a file that is changed after its import. What runs is then not what the file says, and the key is
-    one that no other process has.
+    They differ for a file that is changed after its import. The running code is then not what the file says, and the
+    key is one that no other process has.
     """
     present = blake3(content).digest()
     known, first = _first_seen.get(name, (None, present))

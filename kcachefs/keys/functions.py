@@ -17,8 +17,8 @@ from kcachefs.keys.encoding import digest, encode
 from kcachefs.keys.libraries import is_library, module_of, top_of
 from kcachefs.keys.walk import Rules, Walk
 
-# Keys that were made already; each goes with its function. The table is small all the same: what a function closes over
-# may refer to it in turn, and then both stay until this many others have come.
+# Keys that were made already; each goes with its function. The table is small all the same: the closure of a function #
+# may refer back to the function, and then both stay until this many others have come.
 _MEMO_LIMIT = 1024
 _memo = BoundedDict[tuple[int, frozenset[str], bool], tuple[weakref.ref[Any], Dependencies, str]](_MEMO_LIMIT)
 _NOTHING: frozenset[str] = frozenset()
@@ -112,7 +112,7 @@ def _is_function_like(function: Any) -> bool:
 
 
 def _is_function(function: Any) -> bool:
-    """Whether its dependencies are all that the key was made of: a plain function, or one that Triton wraps."""
+    """Whether its dependencies cover everything in the key: a plain function, or one that Triton wraps."""
     if top_of(module_of(type(function))) == "triton":
         return is_a(ask(function, "fn"), FunctionType)
     return is_a(function, FunctionType)
@@ -121,7 +121,7 @@ def _is_function(function: Any) -> bool:
 def _home(function: Any) -> str:
     """The top package of the function: an installed kernel library is followed if the function asked about is its own.
 
-    A library that only decorated the function is not followed: `torch.no_grad()` says nothing of its own.
+    A library that only decorated the function is not followed: `torch.no_grad()` adds nothing of its own.
     """
     module = ""
     for _ in range(1000):

@@ -17,7 +17,7 @@ _NAMES = frozenset({"import_module", "__import__"})
 _FUNCTIONS = (importlib.import_module, builtins.__import__, importlib.__import__)
 # Operations between a function's name and its first argument.
 _PREPARING = frozenset({"EXTENDED_ARG", "PUSH_NULL", "CACHE", "PRECALL"})
-# Operations that load the arguments of a call, and so leave its first as it is.
+# Operations that load the arguments of a call without touching the first one.
 _OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _OF_ARGUMENTS = _OF_ATTRIBUTES | {
     *("LOAD_CONST", "LOAD_SMALL_INT", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW"),
@@ -26,14 +26,14 @@ _OF_ARGUMENTS = _OF_ATTRIBUTES | {
 
 
 class Statement(NamedTuple):
-    """One import: the module's name with a dot for each level, and which names may be modules inside it."""
+    """One import: the module's name with a dot for each level, and the names that may be modules inside it."""
 
     # None for a call whose argument is not a constant.
     name: str | None
     taken: tuple[str, ...]
     # `import a.b` gives `a`, so that names may be taken from any package on the way; `from a.b import c` does not.
     is_plain: bool
-    # Of a call: the package that a relative name is relative to, the name that was called, and in which code.
+    # For a call: the package that a relative name is relative to; the name that was called, and the code it is in.
     package: str = ""
     called: str = ""
     where: str = ""
@@ -69,7 +69,7 @@ def _of_statement(code: CodeType, level: dis.Instruction, wanted: dis.Instructio
 
 
 def _of_call(code: CodeType, called: str, after: list[dis.Instruction]) -> Statement:
-    """A call for a constant name; any other use of the function may import anything."""
+    """A call with a constant name; any other use of the function may import anything."""
     unknown = Statement(None, (), True, called=called, where=code.co_qualname)
     arguments = list(itertools.takewhile(lambda step: not step.opname.startswith("CALL"), after))
     if not arguments or not _is_text(arguments[0]) or not {step.opname for step in arguments} <= _OF_ARGUMENTS:
@@ -83,7 +83,7 @@ def _of_call(code: CodeType, called: str, after: list[dis.Instruction]) -> State
             package = second.argval
         elif second is None or second.argval not in ("__package__", "__name__"):
             return unknown
-    # The module that the call returns, and whichever modules are taken from it by name.
+    # The module that the call returns, and any modules taken from it by name.
     return Statement(name, code.co_names, True, package)
 
 

@@ -1,8 +1,8 @@
-"""What code imports as it runs, found without importing it.
+"""The modules that code imports as it runs, found without importing them.
 
-A library counts by the version that is installed. A module of the project counts by its file, and by all that it
-imports in turn. Whether a module has been imported already does not show: otherwise the first call of a function, which
-imports it, would have another key than the second.
+A library counts by its installed version. A module of the project counts by its file, and by everything that it imports
+in turn. Whether a module has been imported already does not count: otherwise the first call of a function, which
+imports it, would have a different key from the second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Module(NamedTuple):
 def imported(function: FunctionType, home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
     """Each module that `function` imports, by name: plain data that identifies it, with its kind first.
 
-    `home` is a package that is followed though it may be installed; modules in `ignore` are left out.
+    `home` is a package that is followed even if it is installed; modules in `ignore` are left out.
     """
     scope = function.__globals__
     name = str(scope.get("__name__", ""))
@@ -47,7 +47,7 @@ def imported(function: FunctionType, home: str, ignore: Collection[str]) -> dict
 
 
 def imported_module(module: ModuleType, home: str, ignore: Collection[str]) -> dict[str, tuple[Any, ...]]:
-    """A loaded module, each module in it if it is a package, and each module that they import, by name."""
+    """A loaded module, each module in it if it is a package, and each module that any of these imports, by name."""
     name = module.__name__
     file, folders, spec = place_of(module)
     if sys.modules.get(name) is module:
@@ -84,7 +84,7 @@ def _follow(pending: list[tuple[str, Statement]], home: str, ignore: Collection[
             else:
                 content = module_file(module.name, module.file)
                 told[name] = _told(module, content)
-                if module.is_library:  # the package that was asked about: its version stands for what this imports
+                if module.is_library:  # the home package: its version stands for what it imports
                     told[name] += (installed_version(top_of(name), False),)
                 if not module.is_library:
                     pending += [(_package(module), inner) for inner in _statements_of_file(module, content)]
@@ -138,7 +138,7 @@ class _Search:
 
     @staticmethod
     def _names(package: _Module, statement: Statement) -> Iterator[str]:
-        """The names that are taken from a package; every module in it, where it is passed on as a whole."""
+        """The names that are taken from a package; every module in it, where the package is passed on as a whole."""
         if statement.taken != ("*",):
             yield from statement.taken
             return
@@ -167,9 +167,9 @@ def _statements_of_file(module: _Module, content: bytes) -> tuple[Statement, ...
 
 
 def _locate(name: str, folders: list[str] | None) -> _Module | None:
-    """The module of that name, as it is loaded or as `import` would find it in the `folders` of its package."""
+    """The module of that name, as it was loaded or as `import` would find it in the `folders` of its package."""
     loaded = sys.modules.get(name)
-    # Modules that an extension module makes inside itself count with it, and could not be found before it is loaded.
+    # Modules that an extension module creates inside itself count with it, and could not be found before it is loaded.
     if folders == [] and place_of(loaded).file is None:
         return None
     if loaded is not None:

@@ -1,10 +1,10 @@
-"""Which headers a CUDA source can pull in, and what is in them: the part of a program that its text does not show.
+"""The headers that a CUDA source can pull in, and their contents: the part of a program that its text does not show.
 
-This over-reads on purpose: every directive counts, whether or not the preprocessor would reach it, and every file that
-it can mean, whichever the compiler would take, so that no header that matters is left out. A directive that names a
-macro is followed through every definition of it; one whose definition cannot be read is refused. Files are numbered in
-the order they are found, so that where they lie does not count. Which files each directive leads to does count, so that
-a header that appears earlier on the search path gives another key.
+This over-reads on purpose, so that no header that matters is left out: every directive counts, whether or not the
+preprocessor would reach it, and so does every file that it can mean, whichever the compiler would take. A directive
+that names a macro is followed through every definition of that macro; one whose definition cannot be read is refused.
+Files are numbered in the order they are found, so their location does not count. The files that each directive leads to
+do count, so a header that appears earlier on the search path gives another key.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from blake3 import blake3
 from kcachefs.errors import Unkeyable
 
 _CONTINUED = re.compile(rb"\\\r?\n")
-# A comment is as good as a blank, and may run over lines. It ends at the first `*/`, even if only a later one matches.
+# A comment counts as a blank, and may span lines. It ends at the first `*/`, even if only a later one matches.
 _BLANKS = rb"(?>[ \t\r\f\v]|/\*.*?\*/)*+"
 _QUOTED = re.compile(_BLANKS + rb"(?:\"([^\"\n]*)\"|<([^>\n]*)>)", re.DOTALL)
 _NAME = re.compile(_BLANKS + rb"([A-Za-z_]\w*)" + _BLANKS + rb"(?=//|\n|\)|$)", re.DOTALL)
 _WORD = re.compile(rb"[A-Za-z_]\w*")
 _WORDS = (b"include", b"import", b"embed")
-# The word is not consumed: what is taken for a comment may not be one, and may hide the next directive.
+# The word itself is not consumed: something that looks like a comment may not be one, and may hide the next directive.
 _DIRECTIVE = re.compile(rb"(?:#|%:|\?\?=)(?=" + _BLANKS + rb"(?:include|include_next|import|embed)\b())", re.DOTALL)
 _PROBE = re.compile(rb"__has_(?:include|include_next|embed)" + _BLANKS + rb"\(", re.DOTALL)
 _DEFINITION = re.compile(
@@ -43,14 +43,14 @@ _PROBES = (b"__has_include", b"__has_include_next", b"__has_embed")
 _BEGINNINGS = sorted({probe[:end] for probe in _PROBES for end in range(len(b"__has_"), len(probe))})
 _BARE_PROBE = re.compile(
     rb"\b__has_(?:include|include_next|embed)\b(?!\s*\()"
-    rb"|\b(?:" + b"|".join(_BEGINNINGS) + rb")\s*##"  # put together of pieces
+    rb"|\b(?:" + b"|".join(_BEGINNINGS) + rb")\s*##"  # from pieces
     rb"|##\s*(?:\w*has_)?(?:include|include_next|embed)\b"
 )
 _DEFINED = re.compile(rb"\s*[A-Za-z_]\w*(?:\([^)\n]*\))?")
-# What no preprocessor condition can hold, not even through a macro: a macro that has it is for code.
+# Characters that no preprocessor condition can hold, not even through a macro: a macro with one of them is for code.
 _OF_CODE = re.compile(rb"[;{}]")
 _NO_CODE = re.compile(rb"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'|//[^\n]*|/\*.*?\*/", re.DOTALL)
-# What gives the path of the calling file; and all that can put the paths of files into a compiled program.
+# Names that give the path of the calling file; and everything that can put the paths of files into a compiled program.
 _OF_CALLER = re.compile(rb"source_location|__builtin_FILE|__builtin_source")
 _OWN_PATH = re.compile(rb"__FILE|__BASE_FILE__|__INCLUDE|\bassert\b|source_location|__builtin_FILE|__builtin_source")
 
@@ -65,13 +65,13 @@ def include_closure(
     """Plain data that identifies everything `source` may include from `folders`, or from `headers` by name.
 
     `pre_includes` are included before its first line; they are looked for in the current directory too. `macros` are
-    those that the compiler's options define. Raises `Unkeyable` for a directive that cannot be followed.
+    defined by the compiler's options. Raises `Unkeyable` for a directive that cannot be followed.
     """
     return read_includes(source, folders, headers, pre_includes, lambda: macros or {}).told
 
 
 class Includes(NamedTuple):
-    """What a source includes, as plain data, and whether some file of it speaks of the path that it lies at."""
+    """What a source includes, as plain data, and whether any of its files mentions its own path."""
 
     told: list[Any]
     tells_paths: bool
@@ -84,7 +84,7 @@ def read_includes(
     pre_includes: Sequence[str] = (),
     macros: Callable[[], Mapping[str, str]] = dict,
 ) -> Includes:
-    """`include_closure` with all that is found out; `macros` is called only if there may be an include."""
+    """`include_closure` with everything found on the way; `macros` is called only if there may be an include."""
     text = as_bytes(source)
     if not headers and not pre_includes and not _may_include(text):
         return Includes([], False)
@@ -104,7 +104,7 @@ def read_includes(
         walk.add(name, os.path.dirname(name), texts[-1])
     walk.add("", "", _NO_TEXT._replace(names=frozenset(os.fsencode(name) for name in pre_includes)))
     walk.run()
-    # What these say of paths holds for the files that use their macros and functions.
+    # A path that one of these texts mentions belongs to the file that uses the text's macros and functions.
     tells_paths = walk.tells_paths or (bool(walk.files) and any(text.lends_paths for text in texts))
     return Includes([given, walk.files, walk.leads], tells_paths)
 
@@ -115,10 +115,10 @@ def as_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
 
 
 class _Text(NamedTuple):
-    """What of a text matters here."""
+    """The parts of a text that matter here."""
 
     names: frozenset[bytes]
-    # The macros, or whatever else, that stand where a name should.
+    # Macros, or anything else, in the place of a file's name.
     macros: frozenset[bytes]
     definitions: tuple[tuple[bytes, bytes], ...]
     # Whether the compiled program may hold this text's path; and the paths of other texts that use what it defines.
@@ -133,7 +133,7 @@ _NO_TEXT = _Text(frozenset(), frozenset(), (), False, False, b"")
 
 @dataclass
 class _Includer:
-    """A text that includes others: what it is called, the folder that it lies in, and what it says."""
+    """A text that includes others: its name, the folder it lies in, and its content."""
 
     number: int
     name: str
@@ -168,7 +168,7 @@ class _Walk:
         self._texts += 1
 
     def run(self) -> None:
-        """Follow every directive, and then those that name macros, until nothing new is found."""
+        """Follow every directive, and then those with macros, until nothing new is found."""
         while self._pending:
             while self._pending:
                 includer = self._pending.popleft()
@@ -209,13 +209,13 @@ class _Walk:
         return names
 
     def _is_literal(self, quoted: re.Match[bytes]) -> bool:
-        """Whether the value of a macro is a file's name as it stands: between angle brackets, macros are expanded."""
+        """Whether a macro's value is a file name as written: between angle brackets, macros are expanded."""
         return quoted[1] is not None or self.definitions.keys().isdisjoint(_WORD.findall(quoted[2]))
 
     def _read(self, path: str) -> int | None:
         """The number of a file; None where there is none."""
         folder, name = os.path.split(path)
-        # As the kernel would: `..` after a link to a folder leads out of the folder that it points to.
+        # Resolved as the operating system would: `..` after a link to a folder leads out of the link's target.
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(folder)
         place = (self._real_folders[folder], name)
@@ -299,7 +299,7 @@ def _bare_probe(text: bytes) -> bytes:
 
 
 def _is_told(text: bytes) -> bool:
-    """Whether a text holds a probe or a path of its own, which a macro may hand on to other texts."""
+    """Whether a text holds a probe or its own path, which a macro may hand on to other texts."""
     return b"__has_" in text or _OWN_PATH.search(text) is not None
 
 
@@ -314,6 +314,6 @@ def _is_defined(text: bytes, at: int) -> bool:
 
 
 def _begins_line(text: bytes, at: int) -> bool:
-    """Whether nothing but blanks and perhaps the end of a comment comes before on the line."""
+    """Whether only blanks, and perhaps the end of a comment, come before it on the line."""
     before = text[text.rfind(b"\n", 0, at) + 1 : at].rstrip()
     return not before or before.endswith(b"*/")

@@ -1,4 +1,4 @@
-"""How each kind of value is encoded, and by which writer or reader."""
+"""How each kind of value is encoded, and which writer or reader encodes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WRITERS: dict[type, _Writer] = {
 
 
 def write_inline(walk: Walk, value: Any, out: list[bytes]) -> bool:
-    """Encode what is not a node: members of enumerations, types of `typing`, what a reader turns into plain data."""
+    """Encode values that are not nodes: enumeration members, `typing` types, values a reader turns into plain data."""
     cls = type(value)
     if protocol_of(cls) is not None:
         return False
@@ -53,13 +53,13 @@ def write_inline(walk: Walk, value: Any, out: list[bytes]) -> bool:
 
 
 def write_node(walk: Walk, node: Any, out: list[bytes]) -> None:
-    """Encode a node: what may refer to others, or to itself."""
+    """Encode a node: a value that may refer to others, or to itself."""
     cls = type(node)
     if (speak := protocol_of(cls)) is not None:
         watch_class(walk, cls)
         walk.fields("object", (cls, _said(speak, node)), out)
         return
-    if is_a(node, type) and knowledge_of(cls).reader is not None:  # a class that its metaclass makes of data
+    if is_a(node, type) and knowledge_of(cls).reader is not None:  # a class whose metaclass builds it from data
         _write_object(walk, node, out)
         return
     for base in cls.__mro__:
@@ -88,7 +88,7 @@ def _read(reader: Reader, value: Any) -> Any:
         return reader.read(value)
     except PASSED_ON:
         raise
-    except Exception as error:  # a subclass may override what is read
+    except Exception as error:  # a subclass may override the attributes that are read
         raise unreadable(value, error) from error
 
 
@@ -168,7 +168,7 @@ def _write_member(walk: Walk, member: enum.Enum, out: list[bytes]) -> None:
                 walk.named("attribute", name, held[name], out)
 
 
-# What Python puts into every member.
+# Attributes that Python puts into every member.
 _OF_MEMBERS = frozenset({"__objclass__", "_inverted_", "_name_", "_sort_order_", "_value_"})
 
 
@@ -181,7 +181,7 @@ def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
     origin = typing.get_origin(value)
     if origin is types.UnionType:
         origin = typing.Union
-    # Some of what `typing` offers has turned from a class into an object, and back.
+    # Some names that `typing` offers have turned from classes into objects, and back.
     name = ask(origin, "__name__")
     is_special = type(name) is str and getattr(typing, name, None) is origin
     out.append(tagged(b"G", b"special" if is_special else b"generic"))
@@ -191,7 +191,7 @@ def _write_generic(walk: Walk, value: Any, out: list[bytes]) -> None:
 
 
 def _is_derived(cls: type, name: str) -> bool:
-    """Whether an attribute is the result of a cached property, which is there only after its first use."""
+    """Whether an attribute is the result of a cached property, which exists only after its first use."""
     if not is_a(name, str):
         return False
     if is_a(inspect.getattr_static(cls, name, None), functools.cached_property):

@@ -1,6 +1,6 @@
-"""Which modules are installed libraries rather than part of the project, and which versions those have.
+"""Which modules are installed libraries rather than part of the project, and which versions they have.
 
-What a library offers counts by name and version: to follow it would mean to hash half of torch.
+A library's objects count by name and version: following them would mean hashing half of torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kcachefs.keys.visibility import is_written_in_c
 
 @functools.lru_cache(maxsize=4096)
 def is_library_file(file: str) -> bool:
-    """Whether a file or a folder belongs to something that is installed."""
+    """Whether a file or a folder belongs to an installed package."""
     parts = file.split("/")
     if "site-packages" in parts or "dist-packages" in parts:
         return True
@@ -33,9 +33,9 @@ _LIBRARY_FOLDERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "plats
 
 
 def is_library(module_name: str, home: str = "") -> bool:
-    """Whether a module is installed. The package `home` never counts as installed: it is the one asked about.
+    """Whether a module is installed. The package `home` never counts as installed: its own key was asked for.
 
-    This package always does, so that what it offers counts alike wherever it is imported from.
+    kcachefs itself always counts as installed, so that its objects count alike wherever it is imported from.
     """
     if home and top_of(module_name) == home:
         return False
@@ -50,14 +50,14 @@ def is_library(module_name: str, home: str = "") -> bool:
     place = place_of(module)
     if place.folders:
         return all(map(is_library_file, place.folders))
-    # Built in, frozen, or made by an extension module, which is its parent.
+    # Built in, frozen, or made by an extension module, its parent.
     origin = ask(place.spec, "origin")
     if origin in ("built-in", "frozen") or top_of(module_name) in sys.stdlib_module_names:
         return True
     return is_library(module_name.rpartition(".")[0])
 
 
-# What the main program's module is called in its own process, and in those that multiprocessing starts.
+# The name of the main program's module in its own process, and in the processes that multiprocessing starts.
 _SCRIPTS = frozenset({"__main__", "__mp_main__"})
 
 
@@ -66,21 +66,21 @@ def imported_name(module_name: str) -> str:
     if module_name not in _SCRIPTS:
         return module_name
     place = place_of(sys.modules.get(module_name))
-    name = ask(place.spec, "name")  # where it was started with `python -m`
+    name = ask(place.spec, "name")  # set if it was started with `python -m`
     if type(name) is str:
         return name
     return os.path.splitext(os.path.basename(place.file))[0] if type(place.file) is str else "__main__"
 
 
 def is_library_class(cls: type, home: str = "") -> bool:
-    """Whether a class is one that a library offers, so that its name and the version say what it is.
+    """Whether a class is one that a library offers, so that its name and version identify it.
 
     A class that a library makes on demand, as `make_dataclass` does, has a library's name and somebody else's content.
     """
     module = module_of(cls)
     if not is_library(module, home):
         return False
-    # Some that are made by C code, such as jax.Array, have their first module in their name.
+    # Some classes made by C code, such as jax.Array, keep the module they were first in as part of their name.
     return is_written_in_c(cls) or any(_offered(module, name) is cls for name in {cls.__qualname__, _last(cls)})
 
 
@@ -89,7 +89,7 @@ def _last(cls: type) -> str:
 
 
 def module_of(cls: type) -> str:
-    """The name of a class's module; nothing where the class says something else, as sympy's functions do."""
+    """The name of a class's module; empty where `__module__` is not text, as sympy's functions do."""
     name: object = cls.__module__
     return name if is_a(name, str) else ""
 
@@ -103,7 +103,7 @@ class Place(NamedTuple):
 
 
 def place_of(module: object) -> Place:
-    """Where a module comes from, by its own dictionary: a module may answer `getattr` as it likes."""
+    """Where a module comes from, by its own dictionary: a module may answer `getattr` with anything."""
     held = dictionary_of(module)
     return Place(held.get("__file__"), list(held.get("__path__") or ()), held.get("__spec__"))
 
@@ -140,7 +140,7 @@ def top_of(module_name: str) -> str:
 
 
 def version_of(module_name: str) -> str:
-    """The versions that a module and its packages state, or else those that were installed; nothing for Python's own.
+    """The versions that a module and its packages state, or else the installed ones; empty for Python's own modules.
 
     A namespace package such as `cuda` states no version; the packages inside it do.
     """

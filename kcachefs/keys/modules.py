@@ -15,7 +15,7 @@ from kcachefs.keys.walk import Walk
 
 
 def write_module(walk: Walk, module: types.ModuleType, out: list[bytes]) -> None:
-    """A module that is passed around, so that anything in it may be used."""
+    """A module that is passed around as a value, so that anything in it may be used."""
     name = module.__name__
     if is_library(name, walk.rules.home):
         walk.fields("library", (name, version_of(name)), out)

@@ -1,4 +1,4 @@
-"""The options of a run-time compiler in a program's key: in which order they count, and which paths in them do not."""
+"""The options of a run-time compiler in a program's key: when their order counts, and which paths in them do not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OptionOrder = Literal["preserved", "normalised"]
 
 INCLUDE = ("--include-path", "-I")
 DEFINE = ("--define-macro", "-D")
-# Debug information holds the paths of all files, and the current directory where they are relative.
+# Debug information holds the paths of all files, and the current directory if those paths are relative.
 DEBUG = frozenset({"-G", "--device-debug", "-lineinfo", "--generate-line-info"})
 
 # Options that may change places with any other: each acts by itself, and repeated ones count in their order. NVRTC
@@ -34,8 +34,9 @@ def encode_options(
 ) -> list[bytes]:
     """Options as they count in a key.
 
-    An include path among `folders` counts by its place there only, because what is in it counts by itself. The path
-    counts if the compiled program would hold it: with debug information, or if `tells_paths` is true.
+    An include path among `folders` counts by its position there only, because the content of the folder counts by
+    itself. The path itself counts if the compiled program would hold it: with debug information, or if `tells_paths` is
+    true.
     """
     words = [word.strip() for word in _words(options)]  # NVRTC drops the blanks around a word
     if folders and not tells_paths and DEBUG.isdisjoint(words):
@@ -89,7 +90,7 @@ def _words(options: Sequence[str | bytes]) -> list[str]:
 
 
 def _placed(words: list[str], folders: list[str]) -> list[str]:
-    """The words with each include path that is one of `folders` replaced by its place there."""
+    """The words with each include path that is one of `folders` replaced by its position there."""
     placed: list[str] = []
     end = 0
     for begin, after, value in _valued(words, INCLUDE):
@@ -101,7 +102,7 @@ def _placed(words: list[str], folders: list[str]) -> list[str]:
 
 
 def _groups(words: list[str]) -> list[list[str]]:
-    """Each option with the words after it that are not options of their own: `-D N=4` is one thing."""
+    """Each option with the words after it that are not options of their own: `-D N=4` is one group."""
     groups: list[list[str]] = []
     for word in words:
         if word.startswith("-") or not groups:
@@ -112,7 +113,7 @@ def _groups(words: list[str]) -> list[list[str]]:
 
 
 def _bucket(group: list[str]) -> str:
-    """Options of one bucket keep their order."""
+    """The bucket of an option: options in the same bucket keep their order."""
     name = group[0].strip().lstrip("-").partition("=")[0]
     name = _ALIASES.get(name, name)
     return name if name in _INDEPENDENT and len(group) == 1 else ""

@@ -33,11 +33,11 @@ def program_key(
 ) -> str:
     """The key of `code` compiled with `options` for `arch` into `target` by the compiler of `compiler_version`.
 
-    Options count in their order unless `option_order="normalised"`: then those that are known to act by themselves may
-    change places, while repetitions of one option keep their order, and so does everything else. The contents of
-    `headers`, and of all that the code or one of `pre_includes` can include from `include_paths`, are part of the key.
-    The include paths themselves are not, unless the compiled program would hold them. The order of name expressions
-    does not count; that of extra sources does, because linking depends on it.
+    Options count in their order unless `option_order="normalised"`: then options that are known to act by themselves
+    may change places, while repetitions of one option keep their order, and so does everything else. The contents of
+    `headers`, and of every file that the code or one of `pre_includes` can include from `include_paths`, are part of
+    the key. The include paths themselves are not, unless the compiled program would hold them. The order of name
+    expressions does not count; the order of extra sources does, because linking depends on it.
 
     >>> with_n = dict(target="cubin", arch="sm_90", compiler_version="13.4")
     >>> one = program_key("__global__ void k() {}", ["-lineinfo", "--std=c++17"], **with_n)

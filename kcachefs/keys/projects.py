@@ -11,7 +11,7 @@ from blake3 import blake3
 from kcachefs.errors import UsageError
 from kcachefs.keys.encoding import digest, encode
 
-# What comes and goes without changing what the project does.
+# Folders that come and go without changing what the project does.
 _IGNORED_FOLDERS = frozenset({"__pycache__", ".git", ".hg", ".svn", ".mypy_cache", ".ruff_cache", ".pytest_cache"})
 _IGNORED_ENDINGS = (".pyc", ".pyo", ".swp", "~")
 
@@ -23,7 +23,7 @@ def project_fingerprint(paths: _Paths) -> str:
     """The digest of files and folders, the same wherever they lie and whenever they were written.
 
     A folder counts by the names inside it and a file by its own name, so moving the whole changes nothing. A symbolic
-    link to a folder inside counts by where it points; one that leads out counts by what is there.
+    link to a folder counts by its target's path if the target is inside, and by the target's content if it is outside.
     """
     roots = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     content = sorted(encode(part) for root in roots for part in _parts(os.fspath(root)))
@@ -41,7 +41,7 @@ def _parts(root: str) -> Iterator[_Part]:
 
 
 def _inside(folder: str, name: str, root: str, above: frozenset[str]) -> Iterator[_Part]:
-    """What is in a folder, called `name` in the project; `above` are the folders that it was reached through."""
+    """The parts of a folder, called `name` in the project; `above` are the folders on the way to it."""
     with os.scandir(folder) as children:
         found = sorted(children, key=lambda child: child.name)
     for child in found:

@@ -1,11 +1,11 @@
-"""`__kcachefs_key__`: how the objects of any class say for themselves what they mean.
+"""`__kcachefs_key__`: lets the objects of any class say what they mean in a key.
 
     class Tensor:
         def __kcachefs_key__(self):
             return (self.ndim, self.shape, self.dtype)
 
-What the method returns takes the place of the object's attributes: plain data, or anything else that has a key. The
-class itself counts too. The method is looked up on the class, so that it can be given to one of another library:
+The method's result takes the place of the object's attributes: plain data, or anything else that has a key. The class
+itself counts too. The method is looked up on the class, so another library's class can be given one:
 `theirs.Tensor.__kcachefs_key__ = lambda self: (self.ndim, self.shape, self.dtype)`.
 """
 

@@ -14,13 +14,13 @@ _EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 
 
 def _either(*names: str) -> bytes:
-    # Numbers above 255 belong to operations that only the compiler uses inside; no code object contains them.
+    # Numbers above 255 belong to operations internal to the compiler; no code object contains them.
     numbers = [opcode.opmap[name] for name in names if opcode.opmap.get(name, 256) < 256]
     return b"[" + b"".join(re.escape(bytes([number])) for number in numbers) + b"]"
 
 
-# Every second byte of the bytecode is an operation. A path is the load of a global, then of the attributes taken from
-# it right away, with inline caches and argument prefixes between them.
+# Every second byte of the bytecode is an operation. A path is the load of a global and then of attributes taken
+# directly from it, with inline caches and argument prefixes between them.
 _BETWEEN = _either("CACHE", "EXTENDED_ARG") + b"*"
 _STEPS = re.compile(_either("LOAD_ATTR", "LOAD_METHOD"), re.DOTALL)
 _HEADS = _either("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
@@ -33,7 +33,7 @@ Path = tuple[str, ...]
 
 @functools.lru_cache(maxsize=4096)
 def global_paths(code: CodeType) -> tuple[Path, ...]:
-    """Every global that `code` and the code inside it load, each with the attributes taken from it at once, sorted.
+    """Every global that `code` and the code inside it load, each with the attributes taken directly from it, sorted.
 
     >>> import math
     >>> def area(r): return math.pi * square(r)
@@ -58,7 +58,7 @@ def _collect(code: CodeType, found: set[Path]) -> None:
     seen: set[bytes] = set()
     for load in _LOADS.finditer(operations):
         at, end = load.span()
-        # A kernel says `tl.load` many times over. Equal bytes are an equal path, unless a prefix comes before them.
+        # A kernel says `tl.load` many times over. Equal bytes mean an equal path, unless a prefix comes before them.
         same = raw[2 * at : 2 * end]
         if same in seen and operations[at - 1] != _EXTENDED_ARG:
             continue

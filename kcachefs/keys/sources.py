@@ -1,10 +1,10 @@
-"""What a function says: its source text where that is provably the code that runs, its bytecode where it is not.
+"""What a function says: its source text if that provably matches the running code, otherwise its bytecode.
 
 Text is preferred because it is the same under every Python version. But a file may have been edited since it was
-imported, and a key made of the new text for the old code would later serve the old kernel to the new code. So text is
-compiled again, and taken only if that gives the very code at hand: a function's own lines where they are enough, which
-is quick, or else the whole file, once. Functions made without a file, or from a file that no longer says what runs,
-count by their bytecode, which is stable for one Python version only.
+imported, and a key made of the new text for the old code would later serve the old kernel to the new code. So the text
+is compiled again, and taken only if the result is exactly the running code: a function's own lines where they are
+enough, which is quick, or else the whole file, once. Functions made without a file, or from a file that no longer
+matches the running code, count by their bytecode, which is stable for one Python version only.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class _Found(NamedTuple):
-    """A function that a file defines: the code that it compiles to, its first line, and its text."""
+    """A function that a file defines: the code it compiles to, its first line, and its text."""
 
     code: CodeType
     line: int
     text: str
 
 
-# The statement of each code object, by identity: equal code may stand in different text. Code objects never change,
+# The statement of each code object, by identity: equal code may come from different text. Code objects never change, #
 # and generated kernels come and go, so the table keeps none of them alive.
 _statements = ByIdentity[bytes]()
 # The functions that each file defines, by name, as long as linecache holds the same lines.
@@ -102,7 +102,7 @@ def _source_text(function: FunctionType) -> str | None:
     same = [found for found in named if _same(found.code, code)]
     if not same:
         return None
-    # The line alone decides nothing: a file that was edited further up still proves what it says further down.
+    # The line number alone decides nothing: a file that was edited further up still proves the text further down.
     here = [found.text for found in same if found.line == code.co_firstlineno]
     return min(here or (found.text for found in same))
 
@@ -157,7 +157,7 @@ def _read(lines: list[str], flags: int) -> dict[str, list[_Found]]:
     for node, text, start in zip(nodes, texts, starts, strict=True):
         name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
         code = codes.get((name, _first_line(node)))
-        if code is not None:  # else the compiler has dropped it, such as what stands under `if 0:`
+        if code is not None:  # else the compiler dropped it, such as code under `if 0:`
             found.setdefault(name, []).append(_Found(code, start, text))
     return found
 
@@ -165,8 +165,8 @@ def _read(lines: list[str], flags: int) -> dict[str, list[_Found]]:
 def _tell_lambdas_apart(nodes: list[_Definition], count: int) -> list[int]:
     """Move lambdas that begin on one line to lines of their own, so that their code can be told apart.
 
-    Returns the lines that everything truly begins on. A lambda moves with all that is in it: the compiler marks where
-    the line changes.
+    Returns the original line of each line of the result. A lambda moves with everything inside it: the compiler marks
+    where the line changes.
     """
     starts = [_first_line(node) for node in nodes]
     seen: dict[int, int] = {}
@@ -183,7 +183,7 @@ def _first_line(node: _Definition) -> int:
 
 
 def _text(node: _Definition, lines: list[str], kept: set[int]) -> str:
-    """The text of a function without its margin. Lines `kept` begin inside a string, and have it as part of that."""
+    """The text of a function without its margin. Lines in `kept` begin inside a string and keep their margin."""
     first, last = _first_line(node), node.end_lineno or node.lineno
     if isinstance(node, ast.Lambda):
         raw = [line.encode() for line in lines[first - 1 : last]]
@@ -196,7 +196,7 @@ def _text(node: _Definition, lines: list[str], kept: set[int]) -> str:
 
 
 def _lines_of_string(node: ast.AST, lines: list[str]) -> set[int]:
-    """The lines that begin inside a string. Where strings follow each other, those in between do not."""
+    """The lines that begin inside a string. For adjacent strings, the lines between them do not count."""
     is_string = _is_pieced(node) or (isinstance(node, ast.Constant) and type(node.value) in (str, bytes))
     if not is_string or not isinstance(node, ast.expr) or node.end_lineno in (None, node.lineno):
         return set()
@@ -223,7 +223,7 @@ def _lines_of_string(node: ast.AST, lines: list[str]) -> set[int]:
 
 
 def _is_pieced(node: ast.AST) -> bool:
-    """Whether it is a string with expressions in braces, which is made of pieces."""
+    """Whether it is a string with expressions in braces, which consists of pieces."""
     return type(node).__name__ in ("JoinedStr", "TemplateStr")  # the second one is new in Python 3.14
 
 

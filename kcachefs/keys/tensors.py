@@ -20,7 +20,7 @@ class TensorSpec:
     """A tensor without its data. Strides are in elements and default to those of a row-major tensor.
 
     A dimension is a size, a `Dim` or a symbol's name. `jagged_dim` is the index of a dimension whose size differs from
-    one item to the next, which therefore has a name and no size.
+    one item to the next; such a dimension has a name and no size.
 
     >>> TensorSpec(["batch", 128], "torch.float16").dtype
     'float16'
@@ -87,7 +87,7 @@ def _spec_of(tensor: Any) -> TensorSpec:
 
 
 def _spec(tensor: Any) -> TensorSpec:
-    """What a tensor of torch or an array of numpy is, without its data."""
+    """The description of a torch tensor or numpy array, without its data."""
     if ask(tensor, "is_nested"):
         return _jagged(tensor)
     try:
@@ -102,17 +102,17 @@ def _spec(tensor: Any) -> TensorSpec:
     steps = getattr(tensor, "strides", None)
     if steps is None:
         return TensorSpec(shape, dtype, layout=layout)
-    # numpy counts strides in bytes. One that is not a multiple of the element size belongs to a view into records.
+    # numpy counts strides in bytes. A stride that is not a multiple of the element size belongs to a view into records.
     if any(step % tensor.itemsize for step in steps):
         return TensorSpec(shape, dtype, layout=f"strides of {tuple(steps)} bytes")
     return TensorSpec(shape, dtype, tuple(int(step) // tensor.itemsize for step in steps))
 
 
 def _layout(tensor: Any) -> str | None:
-    """What a kernel has to know of a tensor besides its strides; None for a plain strided one."""
+    """What a kernel has to know about a tensor besides its strides; None for a plain strided tensor."""
     layout = str(getattr(tensor, "layout", "torch.strided"))
     told = [] if layout == "torch.strided" else [layout]
-    # The memory of such a tensor holds the conjugate, or the negative, of what it stands for.
+    # The memory of such a tensor holds the conjugate, or the negative, of the tensor's values.
     told += [bit for bit in ("is_conj", "is_neg") if getattr(tensor, bit, bool)()]
     return " ".join(told) or None
 

@@ -1,8 +1,8 @@
 """Whether all of an object's state can be listed from Python.
 
 An instance of a class made by a `class` statement holds what is in its `__dict__` and its `__slots__`, and nothing
-else. A class written in C holds whatever its author put into its struct, and a subclass of it in Python inherits that.
-Sizes prove which is which: a class statement adds one pointer for each slot and at most two for `__dict__` and
+else. A class written in C holds whatever its author put into its struct, and its Python subclasses inherit that. Sizes
+prove which case applies: a class statement adds one pointer for each slot and at most two for `__dict__` and
 `__weakref__`.
 """
 
@@ -47,7 +47,7 @@ def is_visible(cls: type) -> bool:
 
 def is_made_in_c(member: object, cls: type) -> bool:
     """Whether `member` is a method or an attribute that `cls` itself defines in C, slots included."""
-    # By their types: `isinstance` would ask members of any kind for their `__class__`.
+    # The type is checked directly: `isinstance` would ask members of any kind for their `__class__`.
     return issubclass(type(member), DESCRIPTORS) and ask(member, "__objclass__") is cls
 
 
@@ -63,9 +63,9 @@ def is_written_in_c(cls: type) -> bool:
 
 
 def attributes(value: Any, until: type = object) -> dict[str, Any]:
-    """What an object holds in its `__dict__`, and in the slots of its classes up to `until` in their order.
+    """The values in an object's `__dict__`, and in the slots of its classes up to `until`, in their order.
 
-    A slot whose name is taken already, by a class before or in the `__dict__`, is called after its class.
+    A slot whose name is already taken, by an earlier class or in the `__dict__`, is named after its class.
     """
     cls = type(value)
     held: dict[str, Any] = dict(object.__getattribute__(value, "__dict__")) if _has_dictionary(cls) else {}
@@ -84,7 +84,7 @@ def _has_dictionary(cls: type) -> bool:
 
 
 def _hides_dictionary(cls: type) -> bool:
-    """Whether the class puts something of its own in the place of the true `__dict__`."""
+    """Whether the class replaces the true `__dict__` with something of its own."""
     return not issubclass(type(vars(cls).get("__dict__", vars(_Plain)["__dict__"])), types.GetSetDescriptorType)
 
 

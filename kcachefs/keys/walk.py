@@ -1,11 +1,11 @@
-"""Walks whole object graphs, such as functions with all that they refer to, to any depth and through cycles.
+"""Walks whole object graphs, such as functions with everything they refer to, to any depth and through cycles.
 
-Whatever can refer to something else becomes a numbered node. A value mentions a node by its number, and nodes are
-encoded one after another in the order of their first mention. So depth costs no stack, a cycle ends at a number, and
+Anything that can refer to something else becomes a numbered node. A value mentions a node by its number, and nodes are
+encoded one after another in the order of their first mention. So depth costs no stack and a cycle ends at a number. The
 numbers are the same in every process because the order of mention is: names are sorted, cells come in order.
 
-`kinds` knows how each kind of value is encoded; this file only knows how to go on from one to the next. Whatever
-cannot be read raises `Unkeyable` with the path that led to it. No `id()`, and no `repr` with an address, is ever
+`kinds` knows how each kind of value is encoded; this file only knows how to get from one value to the next. A value
+that cannot be read raises `Unkeyable` with the path that led to it. No `id()`, and no `repr` with an address, is ever
 encoded.
 """
 
@@ -22,8 +22,8 @@ from kcachefs.keys.dependencies import MISSING, Dependencies
 from kcachefs.keys.encoding import digest, tagged, write
 
 _Outer = Mapping[int, bytes]
-# How often members may be walked again because they were met in another surrounding: without a limit, sets that refer
-# to each other in both directions would take for ever.
+# How often members may be walked again because they were met in different surroundings: without a limit, sets that
+# refer to each other in both directions would take for ever.
 _AGAIN_LIMIT = 10_000
 _SURROUNDINGS_LIMIT = 16
 
@@ -32,7 +32,7 @@ _SURROUNDINGS_LIMIT = 16
 class Rules:
     """What counts in a walk."""
 
-    # The package that is followed though it may be installed.
+    # The package that is followed even if it is installed.
     home: str = ""
     # Globals, closure variables, attributes of functions and imported modules that are left out.
     ignore: frozenset[str] = frozenset()
@@ -43,22 +43,22 @@ class Kinds(Protocol):
     """How the kinds of values are encoded."""
 
     def write_inline(self, walk: Walk, value: Any, out: list[bytes]) -> bool:
-        """Encode a value that is not a node; false, and nothing written, if it is one."""
+        """Encode a value that is not a node; for a node, write nothing and return false."""
 
     def write_node(self, walk: Walk, node: Any, out: list[bytes]) -> None:
         """Encode a node."""
 
 
 class _Known(NamedTuple):
-    """The digest of a member of an unordered container, and the surroundings in which it is right."""
+    """The digest of a member of an unordered container, and the surroundings in which the digest is valid."""
 
     digest: bytes
     depth: int | None
-    """How many nodes there must be outside; None if that does not show."""
+    """How many nodes there must be outside; None if the digest does not depend on that number."""
     mentioned: dict[int, bytes]
-    """The nodes outside that it mentions, with the labels by which it does."""
+    """The outside nodes that the member mentions, each with the label under which it does."""
     own: frozenset[int]
-    """The nodes that must not be outside: it has them itself."""
+    """The nodes that must not be outside, because the member contains them itself."""
 
     def holds(self, outer: _Outer) -> bool:
         if self.depth is not None and self.depth != len(outer):
@@ -67,7 +67,7 @@ class _Known(NamedTuple):
 
 
 class _Memory:
-    """What is known of the members of unordered containers, during one walk with all that are inside it."""
+    """Known digests of unordered containers' members, during one walk with all the walks inside it."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, bool], list[_Known]] = {}
@@ -89,7 +89,7 @@ class _Memory:
         return found
 
     def learn(self, value: Any, is_at_root: bool, alive: list[Any], known: _Known | None) -> None:
-        self.alive += (value, alive)  # their numbers stay theirs
+        self.alive += (value, alive)  # so that no other object gets their ids
         seen = self.known.setdefault((id(value), is_at_root), [])
         if known is not None and len(seen) < _SURROUNDINGS_LIMIT:
             seen.append(known)
@@ -117,7 +117,7 @@ class Walk:
         self._pending: deque[tuple[Any, tuple[str, ...]]] = deque()
         self._alive: list[Any] = []
         self._path = path
-        # What the digest depends on besides the root.
+        # The state besides the root that the digest depends on.
         self._memory = memory or _Memory()
         self._mentioned: dict[int, bytes] = {}
         self._inner: set[int] = set()
@@ -139,7 +139,7 @@ class Walk:
             raise Unkeyable(str(error), self._path) from error.__cause__
         except PASSED_ON:
             raise
-        except Exception as error:  # whatever reads a value may run the code of its class, and of its metaclass
+        except Exception as error:  # reading a value may run the code of its class, and of its metaclass
             raise Unkeyable(str(unreadable(node, error)), self._path) from error
         return digest(kind, *out)
 
@@ -155,17 +155,17 @@ class Walk:
         return _Members(self)
 
     def member(self, value: Any) -> bytes:
-        """A member of an unordered container: by the number it has already, or by a walk of its own.
+        """A member of an unordered container: by its number if it has one already, or by a walk of its own.
 
-        Sets of objects that have sets in turn lead to one object in many ways. So the digest is used again where
-        nothing outside makes it another.
+        Sets of objects that contain sets in turn lead to one object in many ways. So a digest is reused wherever
+        nothing outside would change it.
         """
         if id(value) in self._numbers:
             return _number(self._numbers[id(value)])
         inner = {**self._outer, **{key: b"%d:%d" % (len(self._outer), n) for key, n in self._numbers.items()}}
         known = self._memory.recall(value, self.is_at_root, inner)
         if known is None:
-            # What the member was read from counts for the whole.
+            # Whatever the member was read from counts for the whole key.
             walk = Walk(self._kinds, self.rules, self._path, inner, self.dependencies, self._held, self._memory)
             told = walk.digest("member", value)
             depth = len(inner) if walk._shows_depth else None
@@ -176,25 +176,25 @@ class Walk:
         for node, label in known.mentioned.items():
             if node in self._outer:
                 self._mentioned[node] = label
-            else:  # a node of this walk, whose label tells how many there are outside
+            else:  # a node of this walk: its label holds the number of nodes outside
                 self._shows_depth = True
         self._shows_depth = self._shows_depth or known.depth is not None
         return tagged(b"D", known.digest)
 
-    # --- for those that encode a kind --------------------------------------------------------------------------------
+    # --- for the encoders of each kind -----------------------------------------------------------------------------
 
     @property
     def is_at_root(self) -> bool:
-        """Whether nothing with a name led here: the value itself, or an item of a container that it is."""
+        """Whether no named step led here: this is the root itself, or an item of a container that is the root."""
         return not self._path
 
     def fields(self, label: str, values: tuple[Any, ...], out: list[bytes]) -> None:
-        """A label and values: how a node begins."""
+        """A label and values: the beginning of a node."""
         out.append(tagged(b"O", label.encode()))
         write(values, out, self)
 
     def named(self, label: str, name: str, value: Any, out: list[bytes]) -> None:
-        """A value under a name, which is one step of the path to whatever cannot be read in it."""
+        """A value under a name; the name becomes one step of the path in an error about the value."""
         if not isinstance(name, str):
             raise Unkeyable(f"{name!r} is used as a name and is not text; name it with a str, or use `ignore`")
         out.append(tagged(b"L", f"{label}\0{name}".encode("utf-8", "surrogatepass")))
@@ -206,15 +206,15 @@ class Walk:
         self._path = before
 
     def slot(self, label: str, mapping: dict[str, Any], name: str, out: list[bytes]) -> None:
-        """What a mapping holds under a name now, and what the key depends on from now on."""
+        """The value that a mapping holds under a name now, on which the key depends from now on."""
         value = mapping.get(name, MISSING)
         self.dependencies.add_slot(mapping, name, value)
         self.named(label, name, value, out)
 
     def part(self, name: str, value: Any, out: list[bytes]) -> None:
-        """A part of a node, already written by its content: notes if it is the same object as an earlier part."""
+        """A part of a node whose content is already written: notes if it is the same object as an earlier part."""
         self._has_parts = True
-        if id(value) in self._numbers or id(value) in self._outer:  # it is a node, and its number tells
+        if id(value) in self._numbers or id(value) in self._outer:  # it is a node, and its number identifies it
             return
         first = self._held.setdefault(id(value), number := len(self._held))
         if first != number:

@@ -1,4 +1,4 @@
-"""The entries of a watched mount and the groups they belong to, kept until something changed. Any thread."""
+"""The entries of a watched mount and their groups, kept until something changes. May be used from any thread."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kcachefs.insight.explaining import Explainer
 from kcachefs.insight.sketches import GraphSketch, HelperSketch
 
 _REST_FACTOR = 20.0
-"""Listing all entries takes at most one part in this many of the time."""
+"""Listing all entries takes at most this fraction of the time: one part in 20."""
 _REST_MIN = 3.0
 _NAMED_AT_ONCE = 2_000
-"""Kernels whose names are read in one look; the next gets further."""
+"""Kernels whose names are read in one look; the next look gets further."""
 
 GroupKey = tuple[str, str]
-"""What a group is, as in `view.Group.what`, and its name."""
+"""The kind of a group, as in `view.Group.what`, and its name."""
 _HELPERS: GroupKey = ("folder", "launchers and driver helpers")
 
 
@@ -31,13 +31,13 @@ class Grouped:
     complete: bool
     groups: dict[str, dict[GroupKey, list[MadeEntry]]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
-    """What kernels and graphs are called, by path."""
+    """The names of kernels and graphs, by path."""
     helpers: set[str] = field(default_factory=set)
-    """Paths of what Triton compiled for the host."""
+    """Paths of the entries that Triton compiled for the host."""
 
 
 class Contents:
-    """What is known of the entries of one mount."""
+    """What is known about the entries of one mount."""
 
     def __init__(self, ask: Callable[[], list[MadeEntry]], change: Callable[[], object]) -> None:
         self._ask, self._change = ask, change
@@ -49,7 +49,7 @@ class Contents:
         """Kernels whose names were read, or could not be."""
 
     def entries(self) -> list[MadeEntry]:
-        """All of them, as of the last change, or as of shortly before it where there are very many."""
+        """All entries, as of the last change, or as of shortly before it where there are very many."""
         with self._lock:
             now, change = time.monotonic(), self._change()
             rest = max(_REST_MIN, _REST_FACTOR * self._took)
@@ -60,12 +60,12 @@ class Contents:
             return self._entries
 
     def forget(self) -> None:
-        """List them anew at the next look."""
+        """Drop the list, so that the next look lists the entries again."""
         with self._lock:
             self._asked = 0.0
 
     def grouped(self, explainer: Explainer) -> Grouped:
-        """The entries in groups; names that are not known yet are read first, as many as one look may."""
+        """The entries in groups; unknown names are read first, as many as one look allows."""
         with self._lock:
             if self._grouped is None or not self._grouped.complete:
                 self._grouped = self._group(explainer)

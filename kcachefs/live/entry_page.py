@@ -19,7 +19,7 @@ _READABLE = ("kernel", "graph")
 
 
 def describe_entry(explainer: Explainer, entry: MadeEntry, mount: str) -> EntryPage:
-    """All about an entry; `ArtefactGarbled` if its files cannot be understood."""
+    """Everything about an entry; `ArtefactGarbled` if its files cannot be understood."""
     kind = kind_of(entry.path)
     if kind not in _READABLE:
         return EntryPage(path=entry.path, name=entry.name, kind=kind, facts=_plain_facts(entry), pinned=entry.pinned)
@@ -71,7 +71,7 @@ def _model(explainer: Explainer, graph: str) -> str:
 
 
 def _siblings(explainer: Explainer, entry: MadeEntry, name: str) -> list[Sibling]:
-    """Kernels of the same name, those used last first."""
+    """Kernels of the same name, most recently used first."""
     others = [
         one for one in explainer.reader.kernels_by_name(explainer.entries).get(name, []) if one.path != entry.path
     ]

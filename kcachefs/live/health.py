@@ -6,18 +6,18 @@ from kcachefs.core.report import FleetNumbers, StoreNumbers
 from kcachefs.live.view import Concern, Headline
 
 NEAR_FULL = 0.95
-"""The share of its quota at which a store counts as full; newer daemons say themselves whether there is room."""
+"""The share of its quota at which a store counts as full; newer daemons report themselves whether there is room."""
 
 
 def is_full(store: StoreNumbers) -> bool:
-    """Whether what is added takes the place of something else."""
+    """Whether each new entry takes the place of an old one."""
     if store.room_bytes is not None:
         return store.room_bytes <= 0
     return bool(store.max_bytes) and store.used_bytes >= NEAR_FULL * store.max_bytes
 
 
 def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Concern]:
-    """The gravest first; none where all is well."""
+    """The concerns, gravest first; none where all is well."""
     found: list[Concern] = []
     week = headline.week
     if headline.state == "silent":

@@ -1,4 +1,4 @@
-"""All mounts of this host, as far as the user who looks can see them."""
+"""All mounts of this host, as far as the current user can see them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _ANSWER_SECONDS = 1.0
 
 
 def list_mounts() -> list[MountRow]:
-    """This user's own mounts first, the dead ones too; then those of others, which are listed and not touched:
-    looking into a mount whose daemon hangs would never end."""
+    """This user's own mounts first, the dead ones too. Other users' mounts follow: they are listed and not touched,
+    because looking into a mount whose daemon hangs would never end."""
     own = [*registry.all_mounts(), *registry.dead_mounts()]
     rows = [_own(state) for state in own]
     known = {state.mountpoint for state in own}

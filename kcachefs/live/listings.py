@@ -24,7 +24,7 @@ _GAP = "⋯"
 
 
 def code_of(ptx: str, file: str) -> Listing:
-    """The PTX without its marks of places, which become the numbers in front of the lines."""
+    """The PTX without its location marks, which become the numbers in front of the lines."""
     text = ptx.partition("\t.section")[0]
     lines = text.splitlines()
     numbers = {found[1] for line in ptx.splitlines() if (found := _FILE.match(line)) and _is_same(found[2], file)}
@@ -32,7 +32,7 @@ def code_of(ptx: str, file: str) -> Listing:
     places: list[int] = []
     place, in_asm = 0, False
     for line in lines:
-        # Inside inline assembly the compiler counts up the line for each line of assembly.
+        # Inside inline assembly, the compiler increments the line number for each line of assembly.
         in_asm = line.strip() != "// end inline asm" and (in_asm or line.strip() == "// begin inline asm")
         if (found := _LOC.match(line)) is not None:
             place = place if in_asm else _place(line, found, numbers)
@@ -48,8 +48,8 @@ def code_of(ptx: str, file: str) -> Listing:
 def source_of(
     explainer: Explainer, kernel: TritonKernel, entry: MadeEntry, mount: str, code: Listing | None
 ) -> Listing | None:
-    """The kernel's function in its source file, and the functions it calls there. Where the file cannot be read, its
-    first IR, which names the same lines."""
+    """The kernel's function in its source file, and the functions it calls there. If the file cannot be read, the
+    kernel's first IR, which names the same lines."""
     file = kernel.place.file
     text = sources.read_for((entry.uid,), file) if not _is_inside(file, mount) else None
     if text is not None and (lines := _functions(text[0], {kernel.place.line, *(code.places if code else ())})):
@@ -80,7 +80,7 @@ def _listed(title: str, text: str, file: str) -> Listing:
 
 
 def _place(line: str, found: re.Match[str], numbers: Iterable[str]) -> int:
-    """The line in the kernel's own file: of what was inlined from elsewhere, the line that called it."""
+    """The line in the kernel's own file: for code inlined from elsewhere, the line that called it."""
     if found[1] in numbers:
         return int(found[2][:9])
     called = _INLINED_AT.search(line)
@@ -97,7 +97,7 @@ def _is_inside(path: str, folder: str) -> bool:
 
 
 def _functions(text: str, wanted: set[int]) -> list[int]:
-    """The numbers of the lines of the functions in which these lines are, in order, with 0 for each gap between."""
+    """The line numbers of the functions that contain these lines, in order, with 0 for each gap between functions."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -112,6 +112,6 @@ def _functions(text: str, wanted: set[int]) -> list[int]:
     lines: list[int] = []
     for first, last in sorted(spans):
         if lines and first <= lines[-1]:
-            continue  # a function inside one that is shown already
+            continue  # a function inside another that is shown already
         lines += ([0] if lines else []) + list(range(first, last + 1))
     return lines[:_SOURCE_LINES_MAX]

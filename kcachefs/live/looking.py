@@ -1,8 +1,8 @@
 """Looks into the entries of a watched mount: what fills it, why something was compiled, kernels, one entry in full.
 
 All of this is expensive: it lists every entry, or reads artefacts. It is done on demand, in a thread that may wait, and
-within `PATIENCE_SECONDS`; what was read by then is in the index, so that the next look gets further. Looking counts no
-hit.
+within `PATIENCE_SECONDS`. Everything read by then is in the index, so the next look gets further. Looking does not
+count as a hit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LISTED = 15
 """Entries among the biggest and the costliest."""
 KERNELS_SHOWN = 200
 EXPLAINED_MAX = 200
-"""Entries that are explained at once, the newest."""
+"""How many entries are explained at once, newest first."""
 _PATHS_SHOWN = 8
 _EXPLAINED_KINDS = ("model", "driver", "library", "graph", "kernel")
 
@@ -134,7 +134,7 @@ class Look:
     # --- why something was compiled -----------------------------------------------------------------------------------
 
     def causes(self, run: int | None = None, since: float | None = None) -> Causes:
-        """Of a run by its number, since a moment, or of the last run that compiled something."""
+        """The causes of a run's misses by its number, since a moment, or of the last run that compiled something."""
         explainer = self._explainer(self._contents.entries())
         chosen: RunInfo | None = None
         if since is not None:
@@ -169,7 +169,7 @@ class Look:
     # --- kernels ------------------------------------------------------------------------------------------------------
 
     def kernels(self, search: str = "") -> Kernels:
-        """Those with this in their name; else those that matter by any order in which they can be sorted."""
+        """The kernels with this text in their name; without a text, the top kernels of every possible order."""
         entries = self._contents.entries()
         groups = self._groups()
         every = [one for one in entries if kind_of(one.path) == "kernel" and one.path not in groups.helpers]
@@ -206,12 +206,12 @@ class Look:
 
 
 def contents_of(watch: Watch) -> Contents:
-    """What a series of looks at one mount shares."""
+    """The data that a series of looks at one mount shares."""
     return Contents(lambda: watch.insight.entries(settle=watch.at_rest), watch.change)
 
 
 class _Shown:
-    """Some entries of a mount as something that can be explained, without listing them anew."""
+    """Some entries of a mount in the form that can be explained, without listing the mount again."""
 
     def __init__(self, watch: Watch, entries: list[MadeEntry]) -> None:
         self._cache = MountedCache(watch.insight, watch.place)

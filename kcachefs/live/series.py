@@ -1,4 +1,4 @@
-"""Samples of a mount's history, kept so that only new ones are asked for, and put together into series."""
+"""Samples of a mount's history, kept so that only new ones are requested, and combined into series."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kcachefs.core.insight_info import Event, Sample, SampleRow
 from kcachefs.live.view import RANGES, Mark, Series
 
 STEPS = {"6h": 60, "14d": 3600, "2y": 2 * 86400}
-"""Seconds of one point, by the name of the range: about 360 points each."""
+"""Seconds per point, by the name of the range: about 360 points each."""
 SAMPLE_SECONDS = 10
 _FORGOTTEN_AFTER = 5 * 3600.0
 """If nobody has asked for longer than this, we start again: a mount keeps samples of 10 seconds for only 6 hours, and
-the longer ones that replace them would overlap those we have."""
+the longer samples that replace them would overlap the ones we have."""
 _MARKED = ("evicted", "damaged", "failover", "reloaded", "reset")
 _MARK_WORDS = {
     "evicted": "evicted",
@@ -28,7 +28,7 @@ AskHistory = Callable[[float], list[Sample]]
 
 
 class Sum(msgspec.Struct):
-    """What the rows of samples add up to."""
+    """The totals of the rows of samples."""
 
     hits: int = 0
     misses: int = 0
@@ -58,7 +58,7 @@ class KeptSamples:
         self._asked = 0.0
 
     def refresh(self, now: float) -> None:
-        """Ask for what is new. The newest sample may still grow, so it is asked for again."""
+        """Request new samples. The newest sample may still grow, so it is requested again."""
         horizon = now - RANGES[self.name]
         if 0 <= now - self._asked < _FORGOTTEN_AFTER:
             since = max(horizon, self._asked - 2 * SAMPLE_SECONDS)
@@ -71,7 +71,7 @@ class KeptSamples:
             del self._samples[start]
 
     def since(self, when: float) -> Iterable[Sample]:
-        """As `kcachefs stats --since` chooses them: including the one that began before."""
+        """The samples since then, chosen as `kcachefs stats --since` does: including the sample that began before."""
         return (one for one in self._samples.values() if one.start + one.seconds > when)
 
     def series(self, now: float, events: Iterable[Event]) -> Series:
@@ -104,7 +104,7 @@ class KeptSamples:
 
 
 def _marks(events: Iterable[Event], start: float, step: int, steps: int) -> list[Mark]:
-    """One for each kind and step."""
+    """One mark for each kind and step."""
     counts: dict[tuple[int, str], int] = {}
     for one in events:
         if start <= one.when < start + step * steps and one.kind in _MARKED:

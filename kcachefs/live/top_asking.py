@@ -1,7 +1,7 @@
 """What `kcachefs top` knows of a mount, and the threads that ask for it, so that the screen never waits.
 
 One thread asks for the quick part once a second; another is started for each look into entries, and for each change.
-All are abandoned when the screen closes. What they bring is taken over in the screen's own thread, through `tell`.
+All are abandoned when the screen closes. Their results are taken over in the screen's own thread, through `tell`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kcachefs.live.watching import Watch
 
 PERIOD_SECONDS = 1.0
 LOOK_PAUSE_SECONDS = 5.0
-"""How long after a look the next one is taken, if something changed."""
+"""The pause between two looks, if something changed."""
 LOOKED_AT = ("misses", "kernels", "mounts")
 """Panels that need more than the quick part."""
 
@@ -36,7 +36,7 @@ Tell = Callable[..., None]
 
 
 class Known:
-    """What is known of one mount. Belongs to the screen's thread."""
+    """The data known about one mount. Belongs to the screen's thread."""
 
     def __init__(self, mount: Path) -> None:
         self.watch = Watch.of(mount)
@@ -48,12 +48,12 @@ class Known:
         self.pinned: set[str] = set()
         self.mounts: list[MountRow] = []
         self.run: int | None = None
-        """The run whose misses are explained; None: the last one that compiled something."""
+        """The run whose misses are explained; None means the last run that compiled something."""
         self.problem = ""
         """Why the last look failed."""
         self.looking = False
         self.looked: dict[str, tuple[object, float]] = {}
-        """By panel: what there was when it was last looked at, and when that was."""
+        """By panel: the state of the mount at the last look, and when that was."""
 
     def explain_run(self, run: int | None) -> None:
         """Explain the misses of that run from now on."""
@@ -62,7 +62,7 @@ class Known:
             self.looked.pop("misses", None)
 
     def is_due(self, panel: str) -> bool:
-        """Whether to look again at what a panel needs; if so, notes that it is done."""
+        """Whether a panel's data is due for another look; if so, records that the look is done."""
         if panel not in LOOKED_AT or self.looking or self.glance is None:
             return False
         before, when = self.looked.get(panel, (None, 0.0))
@@ -76,7 +76,7 @@ class Known:
 
 
 class Asking:
-    """The threads. `drawn` is called in the screen's thread whenever something new is known."""
+    """The asking threads. `drawn` is called in the screen's thread whenever something new is known."""
 
     def __init__(self, mount: Path, tell: Tell, drawn: Callable[[], None]) -> None:
         self.known = Known(mount)
@@ -115,7 +115,7 @@ class Asking:
     # --- looks --------------------------------------------------------------------------------------------------------
 
     def look(self, panel: str) -> None:
-        """Look again at what a panel needs, if something changed since the last time."""
+        """Look again at a panel's data, if something changed since the last time."""
         if self.known.is_due(panel):
             self._in_thread(self._look, self.known, panel, self.known.run)
 
@@ -144,7 +144,7 @@ class Asking:
     # --- one entry ----------------------------------------------------------------------------------------------------
 
     def open(self, path: str, done: Callable[[EntryPage], object], failed: Callable[[str], None]) -> None:
-        """All about an entry."""
+        """Read everything about an entry."""
         self._in_thread(self._open, self.known, path, done, failed)
 
     def _open(
@@ -159,7 +159,7 @@ class Asking:
             self._tell(done, page)
 
     def change(self, verb: str, path: str, done: Callable[[str], None], failed: Callable[[str], None]) -> None:
-        """Pin, unpin or evict an entry; `done` is called with what became of it."""
+        """Pin, unpin or evict an entry; `done` is called with the outcome in words."""
         self._in_thread(self._change, self.known, verb, path, done, failed)
 
     def _change(

@@ -1,4 +1,4 @@
-"""What somebody chose to see in `kcachefs top`: the panel, a filter, an order. Draws nothing."""
+"""The user's choices in `kcachefs top`: the panel, a filter, an order. Draws nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Choices:
-    """What is chosen, and what that shows of what is known."""
+    """The choices, and the data that they select."""
 
     def __init__(self) -> None:
         self.panel_name = PANELS[0]
@@ -25,7 +25,7 @@ class Choices:
         self._orders: dict[str, tuple[int, bool]] = {}
 
     def panel(self, known: Known) -> Panel:
-        """The panel that is shown, whole."""
+        """The panel that is shown, with all rows and columns."""
         glance = known.glance or _NOTHING
         match self.panel_name:
             case "runs":
@@ -55,7 +55,7 @@ class Choices:
     # --- choosing -----------------------------------------------------------------------------------------------------
 
     def sort(self, known: Known, width: int) -> None:
-        """By the next column that is shown."""
+        """Sort by the next column that is shown."""
         panel = self.panel(known)
         columns = self.shown(panel, width)
         order, _ = self.order(panel)
@@ -78,7 +78,7 @@ class Choices:
     # --- words --------------------------------------------------------------------------------------------------------
 
     def about(self, known: Known, panel: Panel, count: int) -> str:
-        """One line over the table: what is in it."""
+        """One line above the table that describes its rows."""
         words = f"{count:,} of {len(panel.rows):,}" if count != len(panel.rows) else ""
         if self.filter.words():
             words = f"{words or 'all'} for {self.filter.words()}"
@@ -109,5 +109,5 @@ class Choices:
 
 
 def following(choices: list[T], now: T) -> T:
-    """The choice after the present one, and the first after the last."""
+    """The choice after the present one, wrapping around to the first."""
     return choices[(choices.index(now) + 1) % len(choices)] if now in choices else choices[0]

@@ -21,7 +21,7 @@ from kcachefs.printable import printable
 
 PANELS = ("namespaces", "runs", "misses", "kernels", "events", "mounts")
 SPANS = {"1 h": ("6h", 60), "6 h": ("6h", 360), "14 d": ("14d", 336)}
-"""By the name of a span: the range of the series that covers it, and how many of its points."""
+"""By the name of a span: the range of the series that covers it, and the number of its points."""
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=+*%#"
 _GAP = 2
@@ -38,7 +38,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One row: what it is about, its cells, and by what each column sorts it."""
+    """One row: its key, its cells, and the value by which each column sorts it."""
 
     key: str
     cells: tuple[str, ...]
@@ -64,7 +64,7 @@ class Filter(NamedTuple):
     namespace: str | None = None
 
     def words(self) -> str:
-        """What it lets through, for people; empty if everything."""
+        """The filter in words; empty if everything passes."""
         parts = [
             f"user {user_name(self.uid)}" if self.uid is not None else "",
             f"namespace {printable(self.namespace)}" if self.namespace is not None else "",
@@ -248,7 +248,7 @@ def saved_words(headline: Headline) -> str:
 
 
 def state_words(headline: Headline, now: float) -> str:
-    """How it is, and since when."""
+    """The mount's state, and since when it has been so."""
     if headline.state in ("silent", "dead"):
         heard = f", last heard {duration(max(0.0, now - headline.heard))} ago" if headline.heard else ""
         return ("does not answer" if headline.state == "silent" else "dead") + heard
@@ -259,7 +259,7 @@ def state_words(headline: Headline, now: float) -> str:
 
 
 def total_words(headline: Headline, width: int = 1000) -> str:
-    """The numbers that sum it up, as many as fit."""
+    """The totals, as many as fit."""
     total = headline.total
     if total is None:
         return "no numbers yet"
@@ -276,7 +276,7 @@ def total_words(headline: Headline, width: int = 1000) -> str:
 
 
 class Spark(NamedTuple):
-    """One line of a series: its name, its points, and what they add up to."""
+    """One line of a series: its name, its points, and their total."""
 
     name: str
     points: list[float]
@@ -295,7 +295,7 @@ def sparks(series: Series, span: str) -> list[Spark]:
 
 
 def sparkline(points: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """The points as characters, each the largest of those that it stands for.
+    """The points as characters; each character shows the largest of its points.
 
     >>> sparkline([0, 0, 1, 8, 4, 0], 6), sparkline([0, 0, 1, 8], 2, ascii_only=True)
     ('▁▁▂█▅▁', '_#')
@@ -337,7 +337,7 @@ def user_name(uid: int) -> str:
 
 
 def _short_command(argv: str) -> str:
-    """A command line without the folders of its program, which are the same in every row."""
+    """A command line without the program's folders, which are the same in every row."""
     program, _, rest = argv.partition(" ")
     return f"{os.path.basename(program) or program} {rest}".strip()
 
@@ -347,7 +347,7 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def _cost(seconds: float, unknown: int) -> str:
-    """What is known of a cost; a question mark if nothing is."""
+    """A cost as far as it is known; a question mark if it is not known at all."""
     return "?" if unknown and not seconds else duration(seconds)
 
 
@@ -363,7 +363,7 @@ def _known(number: int | None) -> str:
 
 
 def widths(panel: Panel, shown: Sequence[int], rows: Sequence[Row], width: int) -> list[int]:
-    """The width of each column that is shown: numbers get what they need, texts share what is left."""
+    """The width of each column that is shown: numbers get what they need, and texts share the rest."""
     needed = [max([cell_len(panel.columns[at].title) + 1, *(cell_len(row.cells[at]) for row in rows)]) for at in shown]
     texts = [place for place, at in enumerate(shown) if not panel.columns[at].is_number]
     left = width - _GAP * len(shown) - sum(one for place, one in enumerate(needed) if place not in texts)
@@ -377,7 +377,7 @@ def widths(panel: Panel, shown: Sequence[int], rows: Sequence[Row], width: int) 
 
 
 def cut(text: str, width: int) -> str:
-    """The text in that many columns; what does not fit is left out at the end.
+    """The text in that many columns, cut at the end if it does not fit.
 
     >>> cut("softmax_kernel", 10), cut("add", 10)
     ('softmax_k…', 'add')
@@ -388,7 +388,7 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_front(path: str, width: int) -> str:
-    """The same, with the end kept: the end is what tells paths apart."""
+    """The text in that many columns, cut at the front: the end is the part that tells paths apart."""
     if cell_len(path) <= width:
         return path
     kept = width - 1

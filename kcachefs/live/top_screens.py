@@ -16,9 +16,9 @@ from kcachefs.live.view import EntryPage, Listing
 from kcachefs.printable import printable
 
 _ABOVE = 3
-"""Lines that are shown above the first that is marked."""
+"""Lines that are shown above the first marked line."""
 _WIDE = 110
-"""From this many columns on, source and PTX stand side by side."""
+"""From this many columns on, source and PTX are shown side by side."""
 
 
 class EntryScreen(Screen[None]):
@@ -70,7 +70,7 @@ class EntryScreen(Screen[None]):
         self.set_class(self.size.width < _WIDE, "-narrow")
 
     def action_turn(self) -> None:
-        """Go to the other text; on a narrow screen it takes the place of this one."""
+        """Switch to the other text; on a narrow screen it replaces this one."""
         to_code = self.focused is None or self.focused.id != "code"
         self.set_class(to_code, "-code")
         self.query_one("#code" if to_code else "#source", DataTable).focus()
@@ -79,7 +79,7 @@ class EntryScreen(Screen[None]):
         self.app.push_screen(TextScreen(printable(self.page.name), explanation_lines(self.page.why)))
 
     def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
-        """Mark what belongs to the line of the source, and bring its first line into view."""
+        """Mark the lines that belong to the source line under the cursor, and scroll to the first of them."""
         page = self.page
         if event.data_table.id != "source" or page.source is None or page.code is None:
             return

@@ -1,4 +1,4 @@
-"""What a person sees of a mount, as records. Every live view (page, report, terminal) shows these and nothing else.
+"""A person's view of a mount, as records. Every live view (page, report, terminal) shows these and nothing else.
 
     watch = Watch.of(Path("/mnt/kernels"))     # kcachefs/live/watching.py
     glance = watch.glance()                    # cheap: once a second
@@ -6,8 +6,8 @@
     with Look(watch) as look:                  # expensive: on demand (kcachefs/live/looking.py)
         filling = look.filling()
 
-Times are seconds since 1970, durations are seconds, sizes are bytes. None means that nobody knows. Names come from
-files that anybody may have written: whoever shows them makes them harmless (`printable`, `textContent`).
+Times are seconds since 1970, durations are seconds, sizes are bytes. None means unknown. Names come from files that
+anybody may have written: a view must make them harmless before it shows them (`printable`, `textContent`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANGES = {"6h": 6 * 3600, "14d": 14 * 86400, "2y": 730 * 86400}
 
 
 class UserRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one user did within the last week."""
+    """One user's activity within the last week."""
 
     uid: int
     name: str
@@ -38,7 +38,7 @@ class UserRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Week(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened within the last seven days, or since the counters were reset if that is shorter ago."""
+    """The mount's activity within the last seven days, or since the counters were reset if that is more recent."""
 
     since: float = 0.0
     hits: int = 0
@@ -51,7 +51,7 @@ class Week(msgspec.Struct, frozen=True, kw_only=True):
     seconds_saved: float = 0.0
     """Seconds of compiling that were not repeated."""
     users: list[UserRow] = []
-    """Those who used it most first."""
+    """The heaviest users first."""
 
 
 class Concern(msgspec.Struct, frozen=True):
@@ -71,11 +71,11 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
     """`served`; `unsupervised`: a worker that dies will not be replaced; `silent`: the daemon does not answer;
     `dead`: it is gone; `at rest`: a store that is not mounted."""
     why: str = ""
-    """What was wrong when the daemon was asked last."""
+    """The problem when the daemon was asked last."""
     heard: float = 0.0
-    """When it last answered."""
+    """When the daemon last answered."""
     whole: bool = True
-    """These are the numbers of the whole mount; else those of the user who looks, as on somebody else's mount."""
+    """Whether the numbers cover the whole mount; otherwise only the current user, as on somebody else's mount."""
     store: str = ""
     engine: str = ""
     policy: str = ""
@@ -87,7 +87,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: int = 0
     max_bytes: int = 0
     is_full: bool = False
-    """What is added takes the place of something else."""
+    """Whether each new entry takes the place of an old one."""
     bytes_saved: int = 0
     damaged: int = 0
     objects: int = 0
@@ -95,7 +95,7 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
     total: Numbers | None = None
     """None before the daemon has ever answered."""
     counted_since: float = 0.0
-    """When hits, misses and evictions were last counted from 0; 0: when the store was made."""
+    """When hits, misses and evictions were last reset to 0; 0 if not since the store was made."""
     week: Week = Week()
     concerns: list[Concern] = []
 
@@ -108,7 +108,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
     """Goes up whenever anything other than `now` changes."""
     headline: Headline
     namespaces: dict[str, Numbers] = {}
-    """As `kcachefs stats --json` has them, those that take the most first."""
+    """As in `kcachefs stats --json`, largest first."""
     runs: list[RunInfo] = []
     """The newest first; the last 50."""
     events: list[Event] = []
@@ -120,7 +120,7 @@ class Glance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened at a moment of a series."""
+    """An event at a moment of a series."""
 
     when: float
     kind: str
@@ -130,8 +130,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Hits, misses and the others over time, in columns: item n is what happened in `step` seconds from
-    `start + n * step` on."""
+    """Hits, misses and the others over time, in columns: item n covers the `step` seconds that begin at
+    `start + n * step`."""
 
     range: str
     start: float
@@ -144,7 +144,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     seconds_saved: list[float]
     seconds_compiled: list[float]
     used_bytes: list[int | None]
-    """What the store took at the end of the step; None where nothing was written down."""
+    """The store's size at the end of the step; None where nothing was recorded."""
     marks: list[Mark]
 
 
@@ -161,7 +161,7 @@ class EntryRow(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """kernel, graph, autograd, model, driver or other."""
     bytes: int
-    """What it takes on disk."""
+    """Its size on disk."""
     files: int
     hits: int
     used: float
@@ -177,12 +177,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     what: str
-    """model, kernel, folder, or rest: everything for which there was no room."""
+    """model, kernel, folder, or rest: everything that did not fit into the list."""
     entries: int
     bytes: int
     hits: int
     cost: float
-    """Seconds that its entries took to make, as far as that is known."""
+    """Seconds that it took to make its entries, as far as known."""
 
 
 class NamespacePart(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +201,7 @@ class Filling(msgspec.Struct, frozen=True, kw_only=True):
 
     when: float
     complete: bool
-    """Whether all names are known; else another look gets further."""
+    """Whether all names are known; if not, another look gets further."""
     namespaces: list[NamespacePart]
     biggest: list[EntryRow]
     costliest: list[EntryRow]
@@ -214,7 +214,7 @@ class CauseRow(msgspec.Struct, frozen=True, kw_only=True):
     words: str
     certain: bool
     counts: str
-    """What it made compile: 2 graphs, 1 kernel."""
+    """What was compiled because of it: 2 graphs, 1 kernel."""
     entries: int
     seconds: float | None
     names: str
@@ -228,7 +228,7 @@ class Causes(msgspec.Struct, frozen=True, kw_only=True):
     run: RunInfo | None
     since: float | None
     rows: list[CauseRow]
-    """The causes of the most entries first."""
+    """Ordered by the number of entries, largest first."""
     advice: list[str]
     explained: int
     total: int
@@ -236,7 +236,7 @@ class Causes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kernels(msgspec.Struct, frozen=True, kw_only=True):
-    """Compiled kernels: those used last, the costliest and the largest, or those that were searched for."""
+    """Compiled kernels: the most recently used, the costliest and the largest, or the results of a search."""
 
     rows: list[KernelRow]
     total: int
@@ -251,12 +251,12 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the first line."""
     lines: list[str]
     places: list[int]
-    """For each line the line of the source file that it comes from; 0: none. Equal numbers belong together."""
+    """For each line, the line of the source file that it comes from; 0 if none. Equal numbers belong together."""
     note: str = ""
 
 
 class Sibling(msgspec.Struct, frozen=True, kw_only=True):
-    """Another kernel of the same name, or graph of the same kind, and in what it differs."""
+    """Another kernel of the same name, or graph of the same kind, and how it differs."""
 
     path: str
     differs: list[Told]
@@ -265,7 +265,7 @@ class Sibling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryPage(msgspec.Struct, frozen=True, kw_only=True):
-    """All about one entry."""
+    """Everything about one entry."""
 
     path: str
     name: str

@@ -1,1 +1,1 @@
-"""Mounts as people and programs ask for them: checked settings, and finding, making and ending a mount."""
+"""Mounts as people and programs ask for them: checks settings, and finds, makes and ends a mount."""

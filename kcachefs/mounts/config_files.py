@@ -1,4 +1,4 @@
-"""The configuration files: defaults for the options of every mount, of the system and of a user, in TOML."""
+"""The system's and the user's configuration files, in TOML: defaults for the options of every mount."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ELSEWHERE = {
     "foreground": "is for a service manager's command line",
     "mount": "is chosen with $KCACHEFS_MOUNT",
 }
-"""Names that people may look for here, and where they belong."""
+"""Names that people may write into a configuration file by mistake, and where each belongs."""
 
 
 def read_all() -> list[tuple[str, dict[str, Any]]]:
-    """The user's file, then the system's, as far as they exist: its path, and the values of the options in it."""
+    """The user's file, then the system's, as far as they exist: the path and the option values of each."""
     return [(str(path), values) for path in config.config_files() if (values := read(path))]
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The values in one file, checked; raises UsageError with the file's name for anything that makes no sense."""
+    """The checked values of one file; raises UsageError with the file's name for anything that makes no sense."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno())
@@ -54,9 +54,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def _refuse_others(path: Path, file: os.stat_result) -> None:
-    """Raise if a user other than root and us could have written the file or put it there: they would choose for us.
+    """Raise if a user other than root and us could have written or replaced the file: they would choose for us.
 
-    After `sudo` or `su` the file of another user may be in our way.
+    After `sudo` or `su` we may come across the file of another user.
     """
     folders = {path.parent, path.resolve().parent}
     for place, found in ((path, file), *((folder, folder.stat()) for folder in sorted(folders))):
@@ -74,7 +74,7 @@ def _refuse_others(path: Path, file: os.stat_result) -> None:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether a group is root's, or ours alone: many systems give each user one, and a umask that lets it write."""
+    """Whether a group is root's, or ours alone: many systems give each user a group, and a umask that lets it write."""
     if gid == 0:
         return True
     try:
@@ -85,12 +85,12 @@ def _is_own_group(gid: int) -> bool:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """Opening a pipe would wait until somebody writes to it."""
+    """Open without blocking: opening a pipe would wait until somebody writes to it."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def checked(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by the names of their options, from what a file says under those names."""
+    """The checked values of a file's options, by the names of the options."""
     values: dict[str, Any] = {}
     for name, given in raw.items():
         if name in _ELSEWHERE:
@@ -106,6 +106,6 @@ def checked(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that a store keeps. A name that this version does not know is one of a newer version: it is skipped."""
+    """The checked values that a store keeps. A name that is unknown here comes from a newer version, and is skipped."""
     live = {one.name: one for one in OPTIONS if one.is_live}
     return {name: live[name].value(given) for name, given in raw.items() if name in live}

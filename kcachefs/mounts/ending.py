@@ -18,9 +18,9 @@ from kcachefs.frameworks import headers
 SHOWN = 5
 """How many users of a busy mount an error names; the others are only counted."""
 PASSING_SECONDS = 0.5
-"""How long a mount may be busy: `df`, a monitoring agent or the doctor of another user only look, and soon leave."""
+"""How long we wait for a busy mount: `df`, a monitoring agent or another user's doctor only look, and soon leave."""
 UNSEEN_SECONDS = 3.0
-"""The same while nobody can be seen to use it."""
+"""How long we wait for a busy mount while no process can be seen to use it."""
 PASSING_PAUSE = 0.003
 
 
@@ -28,9 +28,9 @@ def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> Non
     """Unmount and return once everything is on disk.
 
     Copies of the mount in other mount namespaces (a container's, a service's) are cut off: they get ENOTCONN.
-    Where the daemon is not seen, as in a container with a PID namespace of its own, only the copy there goes.
-    A lazy unmount hides the mount and returns at once; the daemon ends when the last user is gone. If not
-    `patient`, anybody who only looks at the mount is in the way. Changes the working directory to /, because a process
+    If we cannot see the daemon, as in a container with a PID namespace of its own, only our own copy goes.
+    A lazy unmount hides the mount and returns at once; the daemon stops when the last user is gone. If not `patient`,
+    the unmount fails even if a process only looks at the mount. Changes the working directory to /, because a process
     inside the mount would keep it busy.
     """
     mountpoint = Path(os.path.realpath(directory))
@@ -41,7 +41,7 @@ def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> Non
     state = registry.read(str(mountpoint))
     with registry.daemon_of(str(mountpoint)) as daemon:
         if daemon and not lazy and (places := _bound_elsewhere(found)):
-            # The kernel would take this mount away, and the daemon would keep serving the other.
+            # The kernel would take this mount away, and the daemon would keep serving the bound copies.
             raise _busy(mountpoint, places)
         _take_away(found, lazy=lazy, patient=patient)
         headers.unlink(mountpoint)
@@ -56,7 +56,7 @@ def unmount(directory: Path, *, lazy: bool = False, patient: bool = True) -> Non
 
 
 def _raise_failure(before: MountState) -> None:
-    """Say why the daemon could not write everything, if it left word; nobody else would."""
+    """Raise the reason why the daemon could not write everything, if it left one: nothing else reports it."""
     left = registry.read(before.mountpoint)
     if left is not None and left.failure and left.started == before.started:
         registry.remove(before.mountpoint)
@@ -90,14 +90,14 @@ def _take_away(found: Mounted, *, lazy: bool, patient: bool) -> None:
                 raise
         except MountError:
             if mounting.mounted_at(mountpoint) != found:
-                return None  # somebody else has unmounted it at this moment, and the daemon is still to be waited for
+                return None  # somebody else has just unmounted it, and the caller still has to wait for the daemon
             raise
         now = time.monotonic()
         if now > deadline:
             users = [*_bound_elsewhere(found), *mounting.users_of(mountpoint)]
             if users or now > begun + UNSEEN_SECONDS:
                 raise _busy(mountpoint, users)
-            deadline = now + PASSING_SECONDS  # a walk of the tree is not seen while it changes folders
+            deadline = now + PASSING_SECONDS  # a process that walks the tree is invisible while it changes folders
         time.sleep(PASSING_PAUSE)
 
 
@@ -108,7 +108,7 @@ def _busy(mountpoint: Path, users: list[str]) -> MountBusy:
 
 
 def _bound_elsewhere(found: Mounted) -> list[str]:
-    """Other places where the mount, or a part of it, is bound. One below it keeps the kernel from unmounting anyway."""
+    """Other places where the mount, or a part of it, is bound. The kernel itself refuses if one is below the mount."""
     inside = f"{found.mountpoint}/"
     return [
         f"a mount: {one.mountpoint}"

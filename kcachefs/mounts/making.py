@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 
 def serve_in_background(settings: MountConfig) -> str:
-    """Start the daemon and return once the mount answers, with what to tell people if it moved; see `remember`."""
-    from kcachefs.daemon.launching import launch  # most commands that load this file find a mount that runs
+    """Start the daemon and wait until the mount answers; returns the message of `remember` if the mount moved."""
+    from kcachefs.daemon.launching import launch  # not at the top: most commands here find a running mount
 
     with _claimed_mountpoint(settings):
         launch(msgspec.structs.replace(settings, log=str(registry.log_path(settings.mountpoint))))
@@ -51,10 +51,10 @@ def serve_in_foreground(settings: MountConfig) -> None:
                 refusals.append(refusal)
                 return
             claim.pop_all().close()
-            with contextlib.suppress(OSError):  # told to stop already: the mount is gone
+            with contextlib.suppress(OSError):  # we were asked to stop already, and the mount is gone
                 os.statvfs(settings.mountpoint)
             if complaint := remember(Path(settings.store), Path(settings.mountpoint)):
-                log.warning("%s", complaint)  # not by print: a terminal that closed is no reason to fail
+                log.warning("%s", complaint)  # not by print: a closed terminal is no reason to fail
             notify("READY=1")
 
         os.chdir("/")
@@ -65,7 +65,7 @@ def serve_in_foreground(settings: MountConfig) -> None:
 
 
 def shortage(settings: MountConfig) -> str:
-    """What to tell people whose disk has less free space than the mount is to leave; empty if there is enough."""
+    """A message if the disk has less free space than the mount has to leave free; empty if there is enough."""
     store = Path(settings.store)
     existing = next(folder for folder in (store, *store.parents) if os.path.exists(folder))
     disk = os.statvfs(existing)
@@ -80,7 +80,7 @@ def shortage(settings: MountConfig) -> str:
 
 @contextlib.contextmanager
 def _claimed_mountpoint(settings: MountConfig) -> Iterator[None]:
-    """Make the directory ours to mount on; on failure leave everything as it was found."""
+    """Claim the directory for our mount; on failure leave everything as we found it."""
     refuse_free_threading()
     mountpoint = Path(settings.mountpoint)
     with registry.claimed(settings.mountpoint):
@@ -110,7 +110,10 @@ def remove_dead_mount(mountpoint: Path) -> None:
 
 
 def refuse_store_in_use(store: str) -> None:
-    """Name the mount that uses the store. Any other process that has it open is found when the daemon opens it."""
+    """Raise, naming the mount, if a mount of this user uses the store.
+
+    If any other process has the store open, the daemon notices when it opens the store.
+    """
     for other in registry.all_mounts():
         if os.path.realpath(other.store) != os.path.realpath(store):
             continue
@@ -129,9 +132,10 @@ def refuse_store_in_use(store: str) -> None:
 
 @contextlib.contextmanager
 def created_directory(directory: Path, *, shared: bool = False) -> Iterator[None]:
-    """Create the directory and its parents where they are missing; remove them again if that or the scope fails.
+    """Create the directory and its parents if they are missing; remove them again if that or the scope fails.
 
-    Whatever the umask, others reach one that is `shared`; its parents they can pass through and not list.
+    Whatever the umask, others can list and enter a `shared` directory that we create; its new parents they can enter
+    but not list.
     """
     made: list[Path] = []
     try:
@@ -152,10 +156,10 @@ def created_directory(directory: Path, *, shared: bool = False) -> Iterator[None
 
 
 def _create(directory: Path, shared: bool, made: list[Path]) -> None:
-    """Create what is missing of the path, and note in `made` what was not there.
+    """Create the missing folders of the path, and note in `made` those that we created.
 
-    Step by step from descriptor to descriptor: somebody who may write to a folder on the way could put a link in place
-    of what we make there, and have root change the mode of what it leads to.
+    We go from descriptor to descriptor: a user who may write to a folder on the way could put a link in place of a
+    folder that we make there, and have root change the mode of the link's target.
     """
     missing = [folder for folder in (directory, *directory.parents) if not os.path.lexists(folder)]
     there = missing[-1].parent if missing else directory
@@ -168,7 +172,7 @@ def _create(directory: Path, shared: bool, made: list[Path]) -> None:
                 os.mkdir(folder.name, dir_fd=here)
                 made.append(folder)
             except FileExistsError:
-                pass  # somebody else has just made it: a folder is as good as ours, but its mode is their affair
+                pass  # somebody else has just made it: their folder is as good as ours, but we leave its mode alone
             flags = os.O_RDONLY if folder in made else os.O_PATH
             opened = os.open(folder.name, flags | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
             os.close(here)
@@ -181,7 +185,7 @@ def _create(directory: Path, shared: bool, made: list[Path]) -> None:
 
 
 def refuse_non_empty(directory: Path) -> None:
-    """A mount hides what its directory holds, so the directory must be empty; caches in it can be adopted."""
+    """Raise unless the directory is empty, because a mount would hide its contents; caches in it can be adopted."""
     try:
         found = {one.name for one in directory.iterdir()}
     except PermissionError:

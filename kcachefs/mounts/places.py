@@ -1,7 +1,7 @@
-"""Where a store is mounted when nobody says where, and the path it was mounted at, or unpacked for, last.
+"""Where a store is mounted if no directory is given, and the path at which it was last mounted or was unpacked for.
 
-Frameworks write absolute paths into what they cache, so a store is only warm at the path where it was filled. Every
-command and `init()` therefore ask here, and a store keeps the path in a file of its own.
+Frameworks write absolute paths into the files that they cache, so a store is only warm at the path where it was filled.
+Every command and `init()` therefore ask here, and a store keeps the path in a file of its own.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from kcachefs.errors import UsageError
 from kcachefs.mounts.finding import answers
 
 REMEMBERED = "mountpoint"
-"""The file in a store that holds the path where it was mounted last, or for which a pack was unpacked into it."""
+"""The file in a store with the path where the store was last mounted, or for which a pack was unpacked into it."""
 
 
 def place_for(store: Path | None = None) -> Path:
-    """$KCACHEFS_MOUNT, else where the store was mounted last, else the user's (for root the system's) place.
+    """$KCACHEFS_MOUNT, else where the store was last mounted, else the user's default place (for root the system's).
 
     A store other than the default one gets a directory beside itself, so that two stores never want the same place.
     """
     configured = config.configured_mount() if store is None else None
-    # Where somebody else's mount answers, a second one elsewhere is not what is meant.
+    # If somebody else's mount answers there, the user means that one, not a second one elsewhere.
     if configured is not None and (answers(configured) or _can_be_used(configured.absolute())):
         return configured
     location = Path(os.path.abspath(store or config.default_store()))
     remembered = remembered_place(location)
     if remembered is not None and _can_be_used(remembered):
         return remembered
-    with contextlib.suppress(UsageError):  # a user without a home has no store there
+    with contextlib.suppress(UsageError):  # a user without a home has no default store
         if os.path.realpath(location) == os.path.realpath(config.users_store()):
             return config.default_mount()
     return location.with_name(f"{location.name}.mount")
 
 
 def remembered_place(store: Path) -> Path | None:
-    """Where the store was mounted last; None if it never was, or is not ours to read."""
+    """Where the store was last mounted; None if it never was, or if we may not read that."""
     try:
         text = (store / REMEMBERED).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -50,7 +50,7 @@ def remembered_place(store: Path) -> Path | None:
 
 
 def remember(store: Path, place: Path) -> str:
-    """Keep the path of a mount that was just made, or for which a store was filled; returns what `moved` says.
+    """Keep the path of a mount that was just made, or for which a store was filled; returns the message of `moved`.
 
     A store on a read-only disk simply keeps the old path.
     """
@@ -64,7 +64,7 @@ def remember(store: Path, place: Path) -> str:
 
 
 def moved(store: Path, place: Path) -> str:
-    """What to tell people if this is another path than the last time."""
+    """A message if this path differs from the last one; empty if it is the same or the first."""
     before = remembered_place(store)
     if before in (None, place):
         return ""
@@ -91,9 +91,9 @@ def check_places(mountpoint: str, store: str) -> None:
 
 
 def _can_be_used(place: Path) -> bool:
-    """Whether the place still is, or can be made, a directory that we may mount on."""
+    """Whether the place is a directory that we may mount on, or can be made one."""
     if mounting.mounted_at(place) is not None:
-        return registry.read(str(place)) is not None  # ours: in use, or dead and to be replaced
+        return registry.read(str(place)) is not None  # our own mount: in use, or dead and about to be replaced
     existing = next(one for one in (place, *place.parents) if os.path.lexists(one))
     return os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
 

@@ -1,7 +1,7 @@
-"""Checks what a user asked of a mount and turns it into a `MountConfig`. Changes no file and starts nothing.
+"""Checks the options that a user gave for a mount and turns them into a `MountConfig`. Changes no file, starts nothing.
 
-For each option the first of these that names it decides: the command line (or fstab), the settings that the store
-keeps, the user's configuration file, the system's, the default.
+The value of an option comes from the first of these sources that names it: the command line (or fstab), the settings
+that the store keeps, the user's configuration file, the system's, the default.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
     Unless something says otherwise, root shares the mount with other users, and so does a user where /etc/fuse.conf
     lets them.
     """
-    # realpath stops at a dead mount, which is as far as the path needs to be resolved.
+    # realpath stops at a dead mount, and the path need not be resolved beyond that.
     mountpoint = os.path.realpath(directory)
     store_path = os.path.abspath(store or _store_for(mountpoint))
     asked = {name: option_named(name).value(value) for name, value in (given or {}).items()}
@@ -72,17 +72,17 @@ def mount_settings(directory: Path, store: Path | None = None, given: Mapping[st
 
 
 def _store_for(mountpoint: str) -> Path:
-    """The store of a mount if nobody names one: that of a dead mount there, which is mounted again, or the user's."""
+    """The store of a mount if the user names none: $KCACHEFS_STORE, that of a dead mount there, or the user's own."""
     dead = [Path(state.store) for state in registry.dead_mounts() if state.mountpoint == mountpoint]
     return config.configured_store() or (dead[0] if dead else config.users_store())
 
 
 def _choose(sources: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The value of every option, and where it comes from; the first source that names an option decides."""
+    """The value and the origin of every option; the first source that names an option decides."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for origin, found in sources:
-        # Owners, masks and writers fit one policy: those in a file do not belong to the policy that the user asked for.
+        # Owners, masks and writers fit one policy: if the user chose a policy, those in a file do not belong to it.
         is_policy_chosen = bool(values.get("policy") or values.get("read_only"))
         for name, value in found.items():
             if name not in values and not (is_policy_chosen and name in SHARING):
@@ -102,7 +102,7 @@ def _sharing(values: Mapping[str, Any]) -> Sharing:
         raise UsageError(f"--read-only: means --policy read-only, so --policy {policy} contradicts it; drop one")
     uids, gids = parse_writers(writers)
     if values["base"] and not writers and os.geteuid() == 0:
-        # In most containers every user is root, so root must not become a writer without being named.
+        # In most containers every user is root, so root becomes a writer only if named.
         raise UsageError("--base: when root mounts, name who writes the base with --writers, for example uid:0")
     return check(
         Sharing(

@@ -1,1 +1,1 @@
-"""A program's time with a mount: the mount it uses, the command run in it, and an account of what it saved."""
+"""A session is a program's time with a mount: the mount, the command that runs, and an account of the savings."""

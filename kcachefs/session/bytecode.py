@@ -1,4 +1,4 @@
-"""Python's bytecode during a session: whether its user, its mount and its configuration want it in the mount."""
+"""Whether Python's bytecode goes to the mount during a session, as its user, its mount or its configuration says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 2.0
 def wish(mount: Path, given: str | None, only: Iterable[str] = ()) -> str:
     """auto, on or off: as `given`, else as the mount was made, else as the configuration files say.
 
-    Where nothing is given, it is off if `only` names other frameworks but not this one.
+    If nothing is given, and `only` names frameworks but not Python's bytecode, the answer is off.
     """
     option = option_named("bytecode")
     if given is not None:

@@ -1,7 +1,7 @@
-"""Runs a command as if it had been started directly: it gets our signals, and we end the way it ended.
+"""Runs a command as if it had been started directly: the command gets our signals, and we exit the way it did.
 
 Signals are blocked and taken one by one, so none is lost. The command is in our process group, so Ctrl-C in a terminal
-reaches it without us; only signals that were sent to us alone are forwarded.
+reaches it without us; we forward only signals that were sent to us alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FORWARDED = (
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run the command and return its wait status; raises OSError if it cannot be started."""
-    own_python.notice_children()  # while SIGCHLD is ignored, none comes
+    own_python.notice_children()  # while SIGCHLD is ignored, we would get none
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
     try:
         defaults = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _spawn(arguments: Sequence[str], environment: Mapping[str, str], **signals: Any) -> int:
-    """The process of the command. As anywhere, the shell runs a script whose first line names no interpreter."""
+    """Start the command and return its pid. As usual, a shell runs a script whose first line names no interpreter."""
     try:
         return os.posix_spawnp(arguments[0], list(arguments), environment, **signals)
     except OSError as error:
@@ -57,7 +57,10 @@ def _spawn(arguments: Sequence[str], environment: Mapping[str, str], **signals: 
 
 
 def _forward_signals_until_exit(child: int) -> int:
-    """The child's wait status. Until we have waited for it, no other process can have its pid."""
+    """Forward signals and return the child's wait status.
+
+    Until we have waited for the child, no other process can have its pid.
+    """
     while True:
         information = signal.sigwaitinfo({*_FORWARDED, signal.SIGCHLD})
         if information.si_signo == signal.SIGCHLD:
@@ -72,7 +75,7 @@ def end_like(status: int) -> NoReturn:
     """End this process with the same exit code, or by the same signal."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has dumped core already, if that was wanted
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has already dumped core, if anybody wants one
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

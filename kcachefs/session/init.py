@@ -1,4 +1,4 @@
-"""`kcachefs.init()`: sets the variables in this process, for code whose launch command cannot be changed."""
+"""`kcachefs.init()`: sets the environment variables in this process, for code whose launch command cannot change."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def init(
     """Point every framework in this process and its children at a mount, and return the mount's path.
 
     `directory` is the mount; by default $KCACHEFS_MOUNT, else the only mount there is. With `mount=True` a mount is
-    made if none is running, and unmounted when the last process that uses it ends. Where there is no mount, or none
-    can be made, `dir` is used instead: a plain directory with a folder for each framework, and for the library's own
+    made if none is running, and unmounted when the last process that uses it exits. If there is no mount, or none can
+    be made, `dir` is used instead: a plain directory with a folder for each framework, and for the library's own
     caches; then that path is returned. `bytecode` ("auto", "on" or "off") says whether modules that are imported from
-    now on have their bytecode in the mount; by default where it helps. Call this before importing any framework: one
-    that was imported earlier may have read its variable already, and a warning names it.
+    now on have their bytecode in the mount; by default where it helps. Call this before importing any framework: a
+    framework that was imported earlier may have read its variable already, and a warning names it.
     """
     chosen = tuple(only)
     wanted = Path(directory) if directory is not None else None
@@ -78,7 +78,7 @@ def _bytecode(path: Path, wanted: str | None, only: tuple[str, ...]) -> dict[str
 def _mount(
     wanted: Path | None, store: str | os.PathLike[str] | None, max_size: str | None, can_fail: bool
 ) -> Path | None:
-    """A mount that lasts as long as this process; None where none can be made and that `can_fail`."""
+    """A mount that lasts as long as this process; with `can_fail`, None if none can be made."""
     from kcachefs.session.temporary_mount import session_mount
 
     scope = contextlib.ExitStack()
@@ -93,13 +93,13 @@ def _mount(
 
 
 def _is_mounted(wanted: Path | None) -> bool:
-    """Whether there is a mount where one is wanted, or anywhere if no place is named."""
+    """Whether there is a mount at the wanted place, or anywhere if no place is named."""
     wanted = wanted or config.configured_mount()
     return bool(usable_here()) if wanted is None else mount_at(wanted) is not None
 
 
 def _imported_too_early(values: Mapping[str, str], only: tuple[str, ...]) -> Iterable[str]:
-    """Frameworks that read their variable when they were imported, and found another value there."""
+    """Frameworks that were imported, and so read their variable, while it had another value than we give it."""
     for framework in select(only):
         imported = any(module in sys.modules for module in framework.modules)
         changed = any(os.environ.get(name) != values[name] for name in framework.variables if name in values)

@@ -1,8 +1,9 @@
 """Ends a temporary mount after its last session: at once, or by a process that waits until nothing uses it any more.
 
-A program that has loaded a library from the mount keeps it busy until it has ended, and one with threads may still
-write: into the bare directory, if the mount went first. So such a session leaves another process behind, which stays
-in its place until the program has ended, and then tries to unmount until that succeeds or another session has begun.
+A program that has loaded a library from the mount keeps the mount busy until it exits, and a program with threads may
+still write: into the bare directory, if the mount went first. So the session of such a program leaves another process
+behind. That process takes the session's place until the program has exited, and then tries to unmount until that
+succeeds or another session has begun.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from kcachefs.mounts.ending import unmount
 
 _MODULE = "kcachefs.session.leaving"
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
-"""Seconds between two attempts to unmount what is in use."""
+"""Seconds between two attempts to unmount a busy mount, at first and at most."""
 
 
 def is_temporary(mountpoint: Path) -> bool:
-    """Whether the mount there was made for a session, by what its supervisor wrote down before it answered."""
+    """Whether the mount there was made for a session, as its supervisor recorded before the mount answered."""
     state = registry.read(str(mountpoint))
     return state is not None and state.temporary
 
@@ -47,8 +48,8 @@ def lock_path(mountpoint: Path, suffix: str) -> Path:
 class SessionLock:
     """A lock file that a session has open while the program runs. The last session removes it.
 
-    A program that becomes a daemon closes every descriptor that it did not open, and its own files then get the
-    numbers: a number is used only if it still leads to the lock file.
+    A program that becomes a daemon closes every descriptor that it did not open, and its own files then reuse the
+    numbers. So we use a descriptor number only if it still leads to the lock file.
     """
 
     def __init__(self, mountpoint: Path, suffix: str) -> None:
@@ -60,14 +61,14 @@ class SessionLock:
         self._file = os.fstat(self._number)
 
     def descriptor(self) -> int:
-        """The lock file, opened afresh if the program has closed it: whatever the session held on it is dropped."""
+        """The lock file, opened again if the program has closed it, which dropped any lock that the session held."""
         if not self._is_open():
             self._open()
         return self._number
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock alone, on the file that everybody else finds."""
+        """Hold the lock exclusively, on the file that everybody else finds at its path."""
         while not filelock.lock(self.descriptor(), lock_path(self._mountpoint, self._suffix), fcntl.LOCK_EX):
             self.let_go()
             self.close()
@@ -77,14 +78,14 @@ class SessionLock:
             self.let_go()
 
     def share(self) -> None:
-        """Hold the lock with other sessions. The caller has the turn; nobody removes a lock file without it."""
+        """Share the lock with other sessions. The caller has the turn, without which nobody removes a lock file."""
         if not filelock.lock(self.descriptor(), lock_path(self._mountpoint, self._suffix), fcntl.LOCK_SH):
             self.let_go()
             self.close()
             fcntl.flock(self.descriptor(), fcntl.LOCK_SH)
 
     def let_go(self) -> None:
-        """Unlock the file. Closing it would not: a fork may have it open too."""
+        """Unlock the file. Closing it would not unlock it: a fork may have it open too."""
         fcntl.flock(self.descriptor(), fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -105,13 +106,13 @@ def leave(users: SessionLock, mountpoint: Path) -> None:
     users.let_go()
     if stays or _is_done(mountpoint, patient=True):
         return
-    # A process that outlives its session still uses the mount. If nobody waited for it, the mount would stay for good.
+    # A process that outlives its session still uses the mount, which would stay for good if nothing waited for it.
     if not _leave_another_behind(mountpoint):
         _is_done(mountpoint, lazy=True)
 
 
 def _is_done(mountpoint: Path, *, patient: bool = False, lazy: bool = False) -> bool:
-    """Unmount, unless other sessions still use the mount; False if something else does. The caller has the turn."""
+    """Unmount, unless other sessions use the mount; False if anything else uses it. The caller has the turn."""
     users = open_lock(mountpoint, ".users")
     try:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,7 +121,7 @@ def _is_done(mountpoint: Path, *, patient: bool = False, lazy: bool = False) -> 
         for suffix in (".waiting", ".users", ".turn"):
             lock_path(mountpoint, suffix).unlink(missing_ok=True)
     except BlockingIOError:
-        return True  # the last of the others unmounts
+        return True  # the last of the other sessions unmounts
     except MountBusy:
         return False
     finally:
@@ -130,7 +131,7 @@ def _is_done(mountpoint: Path, *, patient: bool = False, lazy: bool = False) -> 
 
 
 def _leave_another_behind(mountpoint: Path) -> bool:
-    """Start the process that stays in the session's place; False if none can be started, or kcachefs was removed."""
+    """Start the process that takes the session's place; False if none can be started, or kcachefs was removed."""
     if PathFinder.find_spec(_MODULE, session.__path__) is None:
         return False
     state = registry.read(str(mountpoint))
@@ -140,7 +141,7 @@ def _leave_another_behind(mountpoint: Path) -> bool:
         try:
             this = os.pidfd_open(os.getpid())
             opened.callback(os.close, this)
-            share = open_lock(mountpoint, ".users")  # not the session's own: its forks have that one too
+            share = open_lock(mountpoint, ".users")  # not the session's own lock, which its forks share
             opened.callback(os.close, share)
             fcntl.flock(share, fcntl.LOCK_SH)
             errors = opened.enter_context(open((state and state.log) or os.devnull, "ab"))
@@ -154,7 +155,7 @@ def _leave_another_behind(mountpoint: Path) -> bool:
                 cwd=own_python.DIRECTORY,
                 env=own_python.environment(environment),
             )
-        except (OSError, RuntimeError):  # RuntimeError: Python is ending and starts nothing any more
+        except (OSError, RuntimeError):  # RuntimeError: Python is shutting down and starts no more processes
             return False
     process.returncode = 0  # keeps Popen from warning about a child that is meant to outlive us
     return True
@@ -173,13 +174,13 @@ def _stay(mountpoint: Path, program: int, share: int) -> None:
             try:
                 fcntl.flock(waiting, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # another process waits for the same already
+                return  # another process already waits for the same mount
         time.sleep(pause)
         pause = min(LONGEST_PAUSE, 1.5 * pause)
 
 
 def main() -> None:
-    own_python.notice_children()  # fusermount3 says whether the mount is busy
+    own_python.notice_children()  # we need the exit status of fusermount3, which says whether the mount is busy
     with contextlib.suppress(MountError):  # somebody else has unmounted it
         _stay(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
 

@@ -1,8 +1,8 @@
-"""The mount of a session: one that is already running, or one that is made for the session and ends with it.
+"""The mount of a session: a mount that is already running, or one that is made for the session and goes with it.
 
 When many sessions start at once on one store, the first one mounts and the last one unmounts. Each holds a shared lock
 on a file while it runs; mounting and unmounting happen under a second lock that is held only for that long. A session
-that is killed drops its lock, and the next one to end unmounts. How a session ends is in `leaving.py`.
+that is killed drops its lock, and the last session to end after it unmounts. `leaving.py` ends a session.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from kcachefs.session import leaving
 def session_mount(
     directory: Path | None, store: Path | None, max_size: str | None = None, engine: str | None = None
 ) -> Iterator[Path]:
-    """A mount for the length of the scope: the one that is running, or one made for it.
+    """A mount for the length of the scope: the mount that is running, or one made for the scope.
 
-    What is None is decided by the store's kept settings and the configuration files.
+    For an argument that is None, the store's kept settings and the configuration files decide.
     """
     wanted = {"max_size": max_size, "engine": engine, "allow_other": False}
     given = {name: value for name, value in wanted.items() if value is not None}
-    for name, value in given.items():  # what makes no sense is an error even if no mount is made
+    for name, value in given.items():  # a senseless value is an error even if no mount is made
         option_named(name).value(value)
     running = _running(directory, store)
     if running is not None and not leaving.is_temporary(running):
@@ -49,7 +49,7 @@ def session_mount(
 
 
 def _running(directory: Path | None, store: Path | None) -> Path | None:
-    """The running mount that suits the session: the one at that directory, of that store, or the only one."""
+    """The running mount that suits the session: that at the directory, that of the store, or the only one."""
     wanted = directory or (config.configured_mount() if store is None else None)
     if wanted is not None:
         return mount_at(wanted) if answers(wanted) else None
@@ -85,8 +85,8 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
             has_begun = True
             yield
         finally:
-            # Also if it never began: Ctrl-C may have come just when the mount was there.
-            if os.getpid() == process:  # a fork shares the locks, and would drop those of its parent
+            # Leave even if the session never began: Ctrl-C may have come right after the mount was made.
+            if os.getpid() == process:  # a fork shares the locks, and would drop them for its parent, too
                 with nullcontext() if has_begun else suppress(MountError), turn.held():
                     leaving.leave(users, mountpoint)
     finally:
@@ -96,5 +96,5 @@ def _in_use(settings: registry.MountConfig) -> Iterator[None]:
 
 def _make(settings: registry.MountConfig) -> None:
     if complaint := serve_in_background(msgspec.structs.replace(settings, temporary=True)):
-        with suppress(OSError):  # nobody may be able to read it, which is no reason to fail
+        with suppress(OSError):  # if nobody can read the message, that is no reason to fail
             print(f"kcachefs: {complaint}", file=sys.stderr, flush=True)

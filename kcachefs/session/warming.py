@@ -1,8 +1,8 @@
-"""Compiles what every start needs, whatever its model is, before the first job does: `kcachefs warm`.
+"""`kcachefs warm`: compiles the parts that every start needs, whatever its model, before the first job does.
 
-Each step is a process of the Python that is to be warmed, which need not have kcachefs, with its caches in the mount.
-What a step left there is written down beside the environment's bytecode. A step is done again only when something of
-that was evicted, or when another environment (other versions, another interpreter) is to be warmed.
+Each step is a process of the Python to be warmed, with its caches in the mount; that Python need not have kcachefs.
+The entries that a step leaves there are listed in a file beside the environment's bytecode. A step runs again only if
+one of those entries was evicted, or if another environment (other versions, another interpreter) is to be warmed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kcachefs.frameworks.interpreters import Installed, normalized
 
 RECORD = "warm.json"
 _REMEMBERED = 256
-"""Things of a step that are looked for the next time."""
+"""The most entries of a step that are looked for the next time."""
 _WATCHED = ("inductor", "precompiled_headers", "triton")
 
 _ON_CPU = """
@@ -35,7 +35,7 @@ x = torch.ones(64)
 torch.compile(lambda x: torch.softmax(x * 2 + 1, 0))(x)
 print(2, 2, flush=True)
 """
-"""A graph of one kernel: it needs the probes of the processor and the precompiled header, as every graph does."""
+"""Compiles a graph of one kernel, which, like every graph, needs the processor's probes and the precompiled header."""
 
 _ON_GPU = """
 import sys
@@ -50,7 +50,7 @@ torch.compile(lambda x: torch.softmax(x * 2 + 1, 0))(x)
 torch.cuda.synchronize()
 print(2, 2, flush=True)
 """
-"""The same on the GPU, with Triton's driver and launcher."""
+"""Compiles the same graph on the GPU, which needs Triton's driver and launcher."""
 
 _BYTECODE = """
 import importlib.util, os, py_compile, struct, sys
@@ -76,12 +76,12 @@ print(len(paths), len(paths), flush=True)
 """
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a step, how many of its parts are done, and out of how many."""
+"""Called with the name of a step, how many of its parts are done, and how many parts it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Something to compile: a program for the Python that is to be warmed."""
+    """A program that the Python to be warmed runs to compile something."""
 
     name: str
     program: str
@@ -90,14 +90,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was compiled, and what had been before."""
+    """The names of the steps that were run, and of those that had been done before."""
 
     done: tuple[str, ...]
     known: tuple[str, ...]
 
 
 def steps(judged: Judgement, distributions: Iterable[str], *, gpu: bool) -> list[Step]:
-    """What there is to do for an environment; raises UsageError for a distribution that is not installed."""
+    """The steps for an environment; raises UsageError for a distribution that is not installed."""
     installed = {normalized(one.name): one for one in judged.distributions}
     found = []
     if "torch" in installed:
@@ -118,7 +118,7 @@ def steps(judged: Judgement, distributions: Iterable[str], *, gpu: bool) -> list
 def warm(
     mount: Path, python: str, folder: Path, wanted: list[Step], values: Mapping[str, str], tell: Progress
 ) -> Outcome:
-    """Take the steps that were not taken yet, or whose results are gone. `folder` is that of the environment."""
+    """Run the steps that were not done yet, or whose results are gone. `folder` is the environment's folder."""
     records = _read(folder / RECORD)
     done, known = [], []
     for step in wanted:
@@ -129,7 +129,7 @@ def warm(
         before = set(_things(mount, folder))
         _take(step, python, values, tell)
         after = _things(mount, folder)
-        # A job that came before us may have compiled all of it: then we remember everything that is there.
+        # An earlier job may have compiled everything already: then we remember all entries that exist.
         records[step.name] = ([path for path in after if path not in before] or after)[:_REMEMBERED]
         _write(folder / RECORD, records)
         done.append(step.name)
@@ -167,14 +167,14 @@ def _take(step: Step, python: str, values: Mapping[str, str], tell: Progress) ->
 
 
 def _sources(distribution: Installed) -> list[str]:
-    """The modules of a distribution, as its list of files has them."""
+    """The modules in a distribution's list of files, as far as they exist."""
     listed = bytecode.listed_files(distribution)
     names = (os.path.join(distribution.site, name) for name in listed if name.endswith(".py") and ".." not in name)
     return [name for name in names if os.path.exists(name)]
 
 
 def _things(mount: Path, environment: Path) -> list[str]:
-    """What compilers keep in the mount, as paths relative to it: entries, and folders that hold some."""
+    """The entries that compilers keep in the mount, and folders with entries, as paths relative to the mount."""
     found = []
     for namespace in _WATCHED:
         for top in _names(mount / namespace):
@@ -191,7 +191,7 @@ def _names(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> dict[str, list[str]]:
-    """What earlier calls left; nothing if that cannot be read."""
+    """The record that earlier calls left, by step; empty if it cannot be read."""
     try:
         raw = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -207,6 +207,6 @@ def _read(path: Path) -> dict[str, list[str]]:
 
 def _write(path: Path, records: Mapping[str, list[str]]) -> None:
     unfinished = path.with_name(f"tmp.{os.getpid()}")
-    with contextlib.suppress(OSError):  # root's folder, or a full disk: the steps are taken again the next time
+    with contextlib.suppress(OSError):  # root's folder, or a full disk: the steps run again the next time
         unfinished.write_text(json.dumps(records, indent=1), encoding="utf-8", errors="surrogateescape")
         unfinished.replace(path)

@@ -1,4 +1,4 @@
-"""The store: objects by digest, a catalog in LMDB, a journal before it. Knows neither mounts nor frameworks."""
+"""The store: objects by digest, a catalog in LMDB, a journal in front of it. Knows neither mounts nor frameworks."""
 
 import importlib
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ _MODULES = {"ContentStore": "content", "StoreStatistics": "content", "Options": 
 
 
 def __getattr__(name: str) -> object:
-    """Loaded on first use: a command that asks a daemon needs a module of this package and not the store."""
+    """Import names on first use: a command that only asks a daemon needs a module of this package, but no store."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

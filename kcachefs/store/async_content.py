@@ -29,8 +29,8 @@ T = TypeVar("T")
 class AsyncContentStore:
     """A content-addressed store in a directory, open inside `async with`. Tasks may share one.
 
-    Every method does what it does in `ContentStore`. A task that is cancelled does not wait for its call, which is
-    carried out all the same: leaving `async with` waits for every call under way, and so does `close`.
+    Every method does what it does in `ContentStore`. A cancelled task does not wait for its call, but the call is still
+    carried out: leaving `async with` waits for every call under way, and so does `close`.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, create: bool = True, level: int = 3) -> None:
@@ -70,11 +70,11 @@ class AsyncContentStore:
         return await self._call(self._store.exists, digest)
 
     async def verify(self, digest: Digest) -> bool:
-        """Read an object from the disk and compare. False if it was damaged; it is set aside then."""
+        """Read an object from the disk and check it. If it is damaged, set it aside and return False."""
         return await self._call(self._store.verify, digest)
 
     async def delete(self, digest: Digest) -> bool:
-        """Delete an object; its bytes stay if a file of the mount has them too. False if it was not held."""
+        """Delete an object; its bytes stay if a file of the mount has them too. False if the store did not hold it."""
         return await self._call(self._store.delete, digest)
 
     async def digests(self) -> AsyncIterator[bytes]:

@@ -1,8 +1,8 @@
-"""The catalog: an ordered map of records in LMDB, with a journal before it and the unfolded changes in memory.
+"""The catalog: an ordered map of records in LMDB, with a journal in front of it and the unfolded changes in memory.
 
 A mutation is a `Transaction`: it collects changes under the catalog's lock, is acknowledged by one journal record, and
-is then visible to every reader through the overlay. `fold` moves what has gathered into LMDB with one full-sync commit,
-off the caller's path. Any thread may read; any thread may transact; one thread at a time folds.
+is then visible to every reader through the overlay. `fold` moves the gathered changes into LMDB with one full-sync
+commit, off the caller's path. Any thread may read; any thread may transact; one thread at a time folds.
 
 Readers look into the overlay first and into LMDB second, and a fold empties the overlay only after LMDB has committed.
 So every change is found in at least one of the two, and the newer value is found first.
@@ -34,7 +34,7 @@ class Overlay:
     def __init__(self) -> None:
         self.values: Changes = {}
         self.names: dict[bytes, set[bytes]] = {}
-        """Keys of changed names, by directory: a listing has to merge them in."""
+        """Keys of changed names, by directory: a listing has to merge these changes in."""
 
     def update(self, changes: Changes) -> None:
         self.values.update(changes)
@@ -88,7 +88,7 @@ class Transaction:
 
 
 class Observer(Protocol):
-    """Told of every commit, with the catalog's lock held. One that fails in `prepare` fails the commit."""
+    """Notified of every commit, with the catalog's lock held. If `prepare` raises, the commit fails."""
 
     def prepare(self, changes: Changes) -> object:
         """A commit is about to be made; the catalog still shows the state before it."""
@@ -98,11 +98,11 @@ class Observer(Protocol):
 
 
 class Catalog:
-    """Opens LMDB in `directory/catalog` and the journal in `directory/journal`, and replays what was not folded.
+    """Opens LMDB in `directory/catalog` and the journal in `directory/journal`, and replays the unfolded changes.
 
     `before_fold` is called before every commit to LMDB: the bytes that records refer to must be on disk before the
     records are. `freed` is called after a commit with every key that it deleted, to remove files whose last record is
-    gone. `make_room` is called when the disk is full, to free what can be freed.
+    gone. `make_room` is called when the disk is full, to free as much as possible.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Catalog:
             raise
 
     def observe(self, observer: Observer) -> None:
-        """Tell this observer of every commit from now on, in place of any earlier one."""
+        """Notify this observer of every commit from now on; it replaces any earlier observer."""
         self._observer = observer
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Catalog:
     def scan(self, prefix: bytes, start: bytes = b"", limit: int = 1 << 30) -> list[tuple[bytes, bytes]]:
         """At most `limit` records whose keys begin with `prefix`, from `start` on, in key order.
 
-        Merges unfolded changes in for names only; fold before scanning another table.
+        Unfolded changes are merged in for names only; fold before scanning another table.
         """
         changed: Changes = {}
         with self.lock:
@@ -177,7 +177,7 @@ class Catalog:
                 for key in overlay.names.get(prefix[:9], ()):
                     if key >= start:
                         changed[key] = overlay.values[key]
-            # Under the lock, so that what a fold moves is either in the overlays or in the snapshot.
+            # Under the lock, so that a change that a fold is moving is either in the overlays or in the snapshot.
             snapshot = self._folded.snapshot()
         rows = self._folded.rows(snapshot, prefix, start, limit, changed.__contains__ if changed else None)
         if changed:
@@ -190,7 +190,7 @@ class Catalog:
         return rows[:limit]
 
     def page(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Folded records under `prefix` from `start` on, without those that were deleted since."""
+        """Folded records under `prefix` from `start` on, except records that were deleted since they were folded."""
         snapshot = self._folded.snapshot()
         return self._folded.rows(
             snapshot, prefix, start, limit, lambda key: self._pending.values.get(key, _NOTHING) is None
@@ -257,13 +257,13 @@ class Catalog:
     def sync(self) -> None:
         """When this returns, everything acknowledged so far survives a power cut."""
         with self.lock:
-            segments = self._journal.segments()  # also those whose fold has not committed yet
+            segments = self._journal.segments()  # including segments whose fold has not committed yet
         for segment in segments:
             os.fdatasync(segment.fd)
         self._journal.sync_names()
 
     def fold(self) -> None:
-        """Move pending changes into LMDB. On failure nothing is lost: they stay in the journal and in the overlay."""
+        """Move pending changes into LMDB. If that fails, they stay in the journal and the overlay: nothing is lost."""
         with self._fold_lock:
             with self.lock:
                 if not self._pending.values:
@@ -280,17 +280,17 @@ class Catalog:
             self._finish_folding(mark)
 
     def rest(self) -> None:
-        """Give back disk space that is only reserved for changes to come."""
+        """Give back disk space that is only reserved for future changes."""
         with self.lock:
             self._journal.rest()
 
     def keep_reserve(self) -> None:
-        """Reserve again what deletions need on a full disk, if the disk has become short of room."""
+        """Reserve again the space that deletions need on a full disk, if the disk has become short of room."""
         with self.lock:
             self._journal.keep_reserve()
 
     def close(self, *, fold: bool = True) -> None:
-        """Fold, unless told not to, and release everything. Changes that are not folded stay in the journal."""
+        """Release everything, after a fold if `fold` is set. Changes that are not folded stay in the journal."""
         with self.lock:
             self._closed = True
         try:
@@ -304,7 +304,7 @@ class Catalog:
             self._folded.close(compact=fold)
 
     def after_fork(self) -> None:
-        """In a forked child: let go of the journal's descriptors."""
+        """In a forked child: close the journal's descriptors."""
         # LMDB's file stays open: closing it would free the parent's slots in the reader table, which is shared.
         self._journal.close()
 
@@ -320,8 +320,8 @@ class Catalog:
             self._write_or_make_room(changes, mark)
         except BaseException:
             with self.lock:
-                # One overlay serves as both: a reader without the lock that has already looked into `_pending`
-                # in vain looks into `_folding` next and finds the change there.
+                # One overlay serves as both: a reader without the lock may already have missed the change in
+                # `_pending`. It looks into `_folding` next, and finds the change there.
                 self._folding.update(self._pending.values)
                 self._pending = self._folding
             raise

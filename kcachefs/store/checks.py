@@ -1,7 +1,7 @@
 """The checks of fsck: one small function for each kind of inconsistency, run in the order of `CHECKS`.
 
-The order matters for repair: unreadable records go first, then the counts are corrected, and only then is anything
-dropped, because dropping relies on the counts.
+The order matters for repair: unreadable records are dealt with first, then the counts are corrected, and only then is
+anything else dropped, because dropping relies on the counts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def check_content(look: Inspection) -> None:
 
 
 def check_dictionaries(look: Inspection) -> None:
-    """Every dictionary passes its check. `check_content` finds the objects that need one that does not."""
+    """Every dictionary passes its check. `check_content` finds the objects that need a damaged dictionary."""
     dictionaries = look.store.dictionaries
     for number in dictionaries.numbers():
         if problem := dictionaries.problem(number):
@@ -100,7 +100,7 @@ def check_dictionaries(look: Inspection) -> None:
 
 
 def check_damaged_objects(look: Inspection) -> None:
-    """Nobody holds an object that was set aside. (The next check covers files that refer to one.)"""
+    """ContentStore holds no object that was set aside. (The next check covers files that refer to such an object.)"""
     for digest, record in look.objects():
         if record.flags & ObjectRecord.DAMAGED and record.flags & ObjectRecord.HELD:
             mend = partial(look.release, digest)
@@ -139,7 +139,7 @@ def check_names(look: Inspection) -> None:
 
 
 def check_inodes(look: Inspection) -> None:
-    """Every inode can be reached from the root by names, or is recorded as having none."""
+    """Every inode can be reached from the root by names, or is recorded as having no name."""
     reached, waiting = _reachable(look), _waiting(look)
     for ino, _ in look.inodes():
         if ino not in reached and ino not in waiting:
@@ -152,7 +152,7 @@ def check_inodes(look: Inspection) -> None:
 
 
 def check_spool(look: Inspection) -> None:
-    """Every unsealed file has its spool file or slot and a record of that; no other spool record exists.
+    """Every unsealed file has its spool file or slot, and the record of it. No other spool or slot record exists.
 
     Spool files that are missing after a power cut are left to the next mount, which looks at all unsealed files.
     """
@@ -197,7 +197,7 @@ def check_links(look: Inspection) -> None:
 
 
 def check_files(look: Inspection) -> None:
-    """Every volume in the catalog has its file, and the store's folders hold no files of others."""
+    """Every volume in the catalog has its file, and the store's folders hold no foreign files."""
     present = {*look.store.volumes.numbers(), *look.store.volumes.incoming()}
     for key, raw in look.store.catalog.walk(b"v"):
         if raw is not None and number_of(key) not in present:
@@ -217,7 +217,7 @@ def check_history(look: Inspection) -> None:
 
 
 def check_listings(look: Inspection) -> None:
-    """Every kept listing is intact, and has its folder's names if it is still current. Runs after the names' check."""
+    """Every kept listing is intact, and has its folder's names if it is current. Runs after `check_names`."""
     listings = look.store.listings
     for folder in listings.folders():
         problem = ""
@@ -225,7 +225,7 @@ def check_listings(look: Inspection) -> None:
             listing, inode = listings.read(folder), look.inode(folder)
             if inode is not None and listing.is_of(inode.ctime, inode.size):
                 names = names_of(look.store.catalog.scan(names_prefix(folder)))
-                # If a name is missing, its record is damaged, and that was found already.
+                # If a name is missing, its record is damaged, which an earlier check has reported.
                 if len(names) == inode.size and listing.raw != Listing.of(folder, inode.parent, inode.ctime, names).raw:
                     problem = "has other names than its folder"
         except (OSError, ValueError) as error:
@@ -277,14 +277,14 @@ def _wrong_counters(look: Inspection) -> list[tuple[str, str]]:
 
 
 def _wanted(look: Inspection) -> Counter[bytes]:
-    """How many inodes refer to each digest, for a file's present bytes or for those that were synced."""
+    """How many inodes refer to each digest, for a file's present bytes or for its synced ones."""
     return Counter(inode.digest for _, inode in look.inodes() if inode.digest != NO_DIGEST)
 
 
 def _find_again(look: Inspection, lost: set[bytes], *, held: bool) -> list[bytes]:
-    """Give objects that lost their records new ones, from the trailers in the volumes; returns those that were found.
+    """Make new records for objects that lost theirs, from the trailers in the volumes; returns those found intact.
 
-    With `held`, also objects that no inode refers to: they become held.
+    With `held`, objects that no inode refers to get a record too: ContentStore holds them from then on.
     """
     if not lost:
         return []
@@ -304,7 +304,7 @@ def _reachable(look: Inspection) -> set[int]:
     look.store.fold()
     if look.inode(ROOT_INO) is None:
         return set()
-    # A folder without a name was removed with everything in it, and is not cleared out yet.
+    # A folder without a name was removed with everything in it, but has not been cleared out yet.
     waiting = [ino for ino in _waiting(look) if (inode := look.inode(ino)) is not None and inode.is_dir]
     reached, folders = {ROOT_INO}, [ROOT_INO, *waiting]
     while folders:
@@ -318,7 +318,7 @@ def _reachable(look: Inspection) -> set[int]:
 
 
 def _waiting(look: Inspection) -> set[int]:
-    """Inodes without a name, kept for those who still have them open, or to be cleared out."""
+    """Inodes without a name: a program may still have them open, or they are waiting to be cleared out."""
     return {number_of(key) for key, _ in look.store.catalog.walk(b"x")}
 
 
@@ -327,7 +327,7 @@ def _place(key: bytes) -> str:
 
 
 def _rest_of_entries(look: Inspection, doomed: dict[int, str]) -> dict[int, str]:
-    """What has to go with these files because an entry is whole or absent: all its files, except synced ones."""
+    """The other files of these inodes' entries, except synced ones. They go too: an entry is whole or absent."""
     entries = {inode.entry for ino in doomed if (inode := look.inode(ino)) is not None} - {0}
     if not entries:
         return {}

@@ -1,7 +1,7 @@
 """Compaction: copies the live objects of a mostly dead volume to the active one, and removes the volume.
 
 Runs in any thread, alongside readers and writers. A reader that still has the old place finds the volume gone, looks
-the object up again and finds the new place. Copying does not decode: damage is found as always, by reading.
+the object up again and finds the new place. Copying does not decode: a later read finds damage, as always.
 
 The copies are synced before any record points to them, because the record may survive a power cut without the bytes.
 """
@@ -21,7 +21,7 @@ from kcachefs.store.volumes import Volumes
 
 
 def sparse_volumes(catalog: Catalog, share: float) -> Iterator[tuple[int, int]]:
-    """Closed volumes of which less than `share` is alive, or nothing, each with its live bytes. Fold first."""
+    """Closed volumes with less than `share` of their bytes alive, or none, each with its live bytes. Fold first."""
     for number, record in volume_records(catalog):
         if record.flags & VolumeRecord.CLOSED and (not record.live or record.live < record.size * share):
             yield number, record.live
@@ -35,7 +35,7 @@ def volume_records(catalog: Catalog) -> Iterator[tuple[int, VolumeRecord]]:
 
 
 def compact(objects: Objects, number: int) -> int:
-    """Copy the live objects of a volume to the active one; the next fold removes it. Returns the bytes freed."""
+    """Copy a volume's live objects to the active one; the next fold removes the volume. Returns the bytes freed."""
     try:
         raw = objects.catalog.get(volume_key(number))
     except RecordDamaged:
@@ -72,7 +72,7 @@ def trailers(volumes: Volumes, number: int) -> Iterator[tuple[int, Trailer]]:
 
 
 def digests_in(objects: Objects, number: int) -> list[bytes]:
-    """Digests of all objects ever in a volume: from its trailers, or from the whole catalog if those are damaged."""
+    """Digests of all objects ever in a volume; if its trailers are damaged, of those that the catalog places there."""
     try:
         return [trailer.digest for _, trailer in trailers(objects.volumes, number)]
     except (ObjectDamaged, OSError):
@@ -82,7 +82,7 @@ def digests_in(objects: Objects, number: int) -> list[bytes]:
 
 
 def _move_all(objects: Objects, number: int) -> None:
-    """Copy the live objects of a volume, and point their records to the copies; on a full disk, as many as fitted."""
+    """Copy the live objects of a volume, and point their records to the copies. On a full disk, move as many as fit."""
     copies: list[tuple[ObjectRecord, Staged]] = []
     try:
         for digest in digests_in(objects, number):
@@ -117,7 +117,7 @@ def _copy(objects: Objects, digest: bytes, record: ObjectRecord) -> Staged | Non
 
 
 def _refer(objects: Objects, record: ObjectRecord, copy: Staged) -> None:
-    """Point an object's record to its copy, unless the record changed since."""
+    """Point an object's record to its copy, unless the object was moved or deleted since."""
     with objects.catalog.transaction() as txn:
         raw = txn.get(object_key(copy.digest))
         current = ObjectRecord.unpack(raw) if raw is not None else None
@@ -128,7 +128,7 @@ def _refer(objects: Objects, record: ObjectRecord, copy: Staged) -> None:
 
 
 def _give_up_bytes(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
-    # The quarantine has a copy. The record stays, without bytes, so that whoever refers to the object is told.
+    # The quarantine has a copy. The record stays, without bytes, so that a reader of the object gets an error.
     with objects.catalog.transaction() as txn:
         raw = txn.get(object_key(digest))
         current = ObjectRecord.unpack(raw) if raw is not None else None

@@ -106,11 +106,11 @@ class ContentStore:
         return self._store.objects.exists(_digest(digest))
 
     def verify(self, digest: Digest) -> bool:
-        """Read an object from the disk and compare. False if it was damaged; it is set aside then."""
+        """Read an object from the disk and check it. If it is damaged, set it aside and return False."""
         return self._store.objects.verify(_digest(digest))
 
     def delete(self, digest: Digest) -> bool:
-        """Delete an object; its bytes stay if a file of the mount has them too. False if it was not held."""
+        """Delete an object; its bytes stay if a file of the mount has them too. False if the store did not hold it."""
         with self._store.transaction() as txn:
             return self._store.objects.unlink(txn, _digest(digest), held=True)
 
@@ -158,9 +158,9 @@ class ContentStore:
         self.close()
 
     def __del__(self) -> None:
-        store = vars(self).get("_opened")  # there is none if it could not be opened
+        store = vars(self).get("_opened")  # absent if opening the store failed
         if store is None or store.is_closed or store.lock.is_inherited or sys.is_finalizing():
-            return  # the interpreter ends: closing would wait for a thread that no longer runs
+            return  # if the interpreter is exiting, closing would wait for a thread that no longer runs
         if store.folding is not None and store.folding.ident == threading.get_ident():
             # The garbage collector may run in the middle of a fold, and closing waits for the fold.
             threading.Thread(target=store.close, name="kcachefs-close").start()
@@ -181,7 +181,7 @@ class ContentStore:
         while True:
             try:
                 return self._link(self._store.objects.stage(data))
-            except ObjectMissing:  # it was deleted after it was found and before it was linked: write it after all
+            except ObjectMissing:  # the object was deleted between being found and being linked: write it after all
                 continue
 
     def _link(self, staged: Staged) -> bytes:

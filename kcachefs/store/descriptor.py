@@ -1,6 +1,6 @@
-"""Descriptors that close when the last thread lets go of them, and helpers that make files survive a power cut.
+"""Descriptors that close when the last thread drops them, and helpers that make files survive a power cut.
 
-So a descriptor's number is not reused while somebody reads from it.
+Closing them so late keeps a descriptor's number from being reused while a thread reads from it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 
 def share_of_descriptors(most: int) -> int:
-    """How many files to keep open at once: `most`, or a quarter of what this process may open if that is less."""
+    """How many files to keep open at once: `most`, or a quarter of this process's limit if that is less."""
     return min(most, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 
 
 class Descriptor:
-    """Owns `fd` and closes it when nothing refers to this any more; -1 stands for none."""
+    """Owns `fd` and closes it when nothing refers to this object any more; -1 stands for none."""
 
     __slots__ = ("fd",)
 
@@ -59,7 +59,10 @@ def replace_file(path: Path, raw: bytes, *, sync: bool = True) -> None:
 
 
 def remove_half_written(directory: Path, name: re.Pattern[str]) -> None:
-    """Remove what a killed `replace_file` left of files with such names. Nobody else may have the store open."""
+    """Remove the half-written files that a killed `replace_file` left under names that match `name`.
+
+    Nobody else may have the store open.
+    """
     for found in os.listdir(directory):
         if found.endswith(".new") and name.fullmatch(found.removesuffix(".new")):
             os.unlink(directory / found)

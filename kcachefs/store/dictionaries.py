@@ -1,8 +1,8 @@
-"""Dictionaries: what the objects of a store have in common, learned from samples and used to compress them further.
+"""Dictionaries: the bytes that a store's objects have in common, learned from samples, to compress them further.
 
-Most objects are small, and a kernel has more in common with other kernels than within itself. A dictionary holds what
-they share, so that each object holds only what is its own. A compressed frame names its dictionary by number; frames
-without one decode as usual.
+Most objects are small, and a kernel has more in common with other kernels than within itself. A dictionary holds the
+shared bytes, so that each object stores only its own. A compressed frame names its dictionary by number; frames without
+one decode as usual.
 
 Each dictionary is a file, written and synced before any object needs it, and never changed or removed afterwards: a new
 one is learned only when the store has grown fourfold, so there are few.
@@ -30,9 +30,9 @@ SIZE = 256 << 10
 SAMPLES_MIN, SAMPLES_MAX = 1 << 20, 4 << 20
 """Bytes of samples to learn from."""
 SAMPLE_SIZE = 32 << 10
-"""How much of the beginning of a frame is a sample."""
+"""Bytes at the beginning of a frame that serve as a sample."""
 GROWTH = 4
-"""A new dictionary is learned when the store holds this many times the bytes that it held at the last one."""
+"""A new dictionary is learned once the store holds this many times the bytes that it held at the last learning."""
 _FIRST = 1 << 15
 """Numbers below this are reserved by zstd."""
 _HEAD = struct.Struct("<8sIQ")  # magic, number, plain bytes that the store held
@@ -63,7 +63,7 @@ class Dictionaries:
         return self.directory / f"{number:08x}.dict"
 
     def get(self, number: int) -> zstandard.ZstdCompressionDict:
-        """Raises ObjectDamaged or FileNotFoundError: then nothing compressed with it can be decoded."""
+        """One dictionary. If this raises ObjectDamaged or FileNotFoundError, nothing made with it can be decoded."""
         found = self._loaded.get(number)
         if found is None:
             with self._lock:
@@ -92,7 +92,7 @@ class Dictionaries:
 
     def learn(self, samples: Sequence[bytes], plain: int) -> int:
         """Make a dictionary from samples of a store that holds `plain` bytes; 0 if they have nothing in common."""
-        # Above those in memory too: if somebody removed the newest file, its number still means the old one.
+        # Also above the numbers in memory: if somebody removed the newest file, its number still means that one.
         number = max([*self.numbers(), *self._loaded], default=_FIRST - 1) + 1
         try:
             learned = zstandard.train_dictionary(SIZE, list(samples), k=_SEGMENT, d=8, dict_id=number)
@@ -100,7 +100,7 @@ class Dictionaries:
             return 0
         head = _HEAD.pack(_MAGIC, number, plain)
         body = head + zstandard.ZstdCompressor(level=19).compress(learned.as_bytes())
-        if not self.directory.is_dir():  # a store of format 2 has none
+        if not self.directory.is_dir():  # a store of format 2 has no such folder
             os.mkdir(self.directory, 0o700)
             sync_directory(self.directory.parent)
         replace_file(self.path(number), body + blake3(body).digest(16))
@@ -121,13 +121,13 @@ class Dictionaries:
         return ""
 
     def allocated_bytes(self) -> int:
-        """What they take on the disk; read once, because it is asked for again and again."""
+        """What the dictionaries take on the disk. Kept after the first call, because callers ask again and again."""
         if self._allocated is None:
             self._allocated = sum(os.stat(self.path(number)).st_blocks * 512 for number in self.numbers())
         return self._allocated
 
     def _read(self, number: int) -> tuple[int, bytes]:
-        """The bytes that the store held, and the dictionary itself, checked."""
+        """The number of bytes that the store held when it was learned, and the dictionary itself, checked."""
         try:
             raw = self.path(number).read_bytes()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""fsck's checks of entries, by the definitions of `entry_table.py`: sizes, the order of use, accounts, groups."""
+"""fsck's checks of entries, by the definitions in `entry_table.py`: sizes, the order of use, accounts, groups."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from kcachefs.store.records import Content, Inode, inode_key, number_of, pack_nu
 
 
 def check_grouped_entries(look: Inspection) -> None:
-    """The group of an entry leads to it. Otherwise later files of the group would begin another entry."""
+    """The group of an entry leads to that entry. Otherwise later files of the group would begin another entry."""
     look.store.fold()
     groups = dict(look.store.catalog.walk(b"g"))
     for entry, record in list(_entries(look)):
         key = group_key(record.folder, record.name)
         if entry < GROUP_BASE or (key in groups and groups[key] in (None, pack_number(entry))):
-            continue  # a group that cannot be read was found already
+            continue  # `check_records` has reported a group that cannot be read
         if (other := groups.get(key)) is None:
             problem, mend = "does not lead to its entry", partial(look.put, key, pack_number(entry))
             look.report("group", _group(key), problem, "leads there again", mend)
@@ -42,7 +42,7 @@ def check_grouped_entries(look: Inspection) -> None:
 
 
 def check_entries(look: Inspection) -> None:
-    """Every entry's counts are those of its sealed files; an entry that has none is not listed."""
+    """Every entry's counts match its sealed files; an entry without sealed files is not listed."""
     held = _held(look)
     for entry, record in list(_entries(look)):
         found = held.pop(entry, NOTHING)
@@ -57,7 +57,7 @@ def check_entries(look: Inspection) -> None:
 
 
 def check_order(look: Inspection) -> None:
-    """Every entry that may be evicted is in the order once, at its time of use, and nothing else is."""
+    """Every entry that may be evicted is in the order of use once, at its time of use. Nothing else is in the order."""
     look.store.fold()
     expected = {key: pack_number(entry) for entry, record in _entries(look) if (key := order_of(record)) is not None}
     present = {key: raw for key, raw in look.store.catalog.walk(b"l") if raw is not None}
@@ -70,7 +70,7 @@ def check_order(look: Inspection) -> None:
 
 
 def check_namespaces(look: Inspection) -> None:
-    """The accounts of namespaces, and of users in them, are what the listed entries add to them."""
+    """The accounts of namespaces, and of users in them, equal the sums over the listed entries."""
     look.store.fold()
     listed = {entry: record for entry, record in _entries(look) if record.used}
     holdings: dict[int, dict[int, Holding]] = {}
@@ -125,7 +125,7 @@ def _held(look: Inspection) -> dict[int, Holding]:
 
 
 def _sealed(look: Inspection) -> Iterator[tuple[Inode, Holding]]:
-    """The sealed files of entries, each with what it counts for."""
+    """The sealed files of entries, each with the sizes that it counts for."""
     for _, inode in look.inodes():
         if inode.entry and inode.content == Content.OBJECT:
             yield inode, held_for(inode, look.store.objects.record(inode.digest))
@@ -157,7 +157,7 @@ def _relist(look: Inspection, entry: int, held: Holding) -> None:
 
 
 def _parent(look: Inspection, ino: int) -> int:
-    """The folder above; the root for a folder that is missing, so that a walk up ends."""
+    """The folder above. For a missing folder this is the root, so that a walk upwards stops."""
     inode = look.inode(ino)
     return inode.parent if inode is not None else ROOT_INO
 
@@ -175,7 +175,7 @@ def _account(key: bytes) -> str:
 
 
 def _merge(look: Inspection, entry: int, into: int) -> None:
-    """Move an entry's files to another entry; the checks that follow count them afresh."""
+    """Move an entry's files to another entry; the following checks correct the counts."""
     files = [(ino, inode) for ino, inode in look.inodes() if inode.entry == entry]
     with look.store.transaction() as txn:
         for ino, inode in files:

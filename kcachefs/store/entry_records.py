@@ -1,4 +1,4 @@
-"""Keys and records of entries, and of the sums over them. The schema is in records.py; entry_table.py keeps them."""
+"""Keys and records of entries, and of the sums over them. records.py has the schema; entry_table.py updates them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def share_of(key: bytes) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class EntryRecord:
-    """What is used, counted and evicted as one. Only sealed files count. `folder` and `name` say where it is."""
+    """Files used, counted and evicted together. Only sealed files count. `folder` and `name` say where the entry is."""
 
     PINNED: ClassVar[int] = 1
     LEAVING: ClassVar[int] = 2
@@ -77,7 +77,7 @@ class EntryRecord:
     plain: int
     stored: int
     uid: int
-    """The user who made it, and whose quota it counts against."""
+    """The user who made the entry, on whose account it counts. Its files count on the accounts of their owners."""
     flags: int
     name: bytes = b""
 
@@ -106,7 +106,10 @@ class EntryRecord:
 
 @dataclass(slots=True)
 class NamespaceRecord:
-    """The sums over a namespace's entries now, and what has happened there since the store was made."""
+    """The sums over a namespace's present entries, and counts of what has happened there.
+
+    The counts begin when the store is made, and again at each `EntryTable.reset`.
+    """
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQQQQQq")
 

@@ -1,14 +1,14 @@
-"""The entries' books: the record of each entry, and every index and sum that is derived from it.
+"""The entry table: the record of each entry, and every index and sum that is derived from these records.
 
-An entry is what is used, counted and evicted as one. `put` is the only way to change a record, and keeps in step:
+An entry is a set of files used, counted and evicted together. Only `put` changes a record, and it keeps in step:
 
-- the order of use (`l`): an entry that is listed and not pinned is in it once, at its time of use;
+- the order of use (`l`): an entry that may be evicted appears there once, at its time of use;
 - the accounts: what a namespace (`c`), and each user in it (`u`), holds. An entry is on the account of the user who
   made it; a file and its bytes are on the account of the user who owns the file, whichever entry it lies in;
 - the group (`g`) that leads from the names of a group's files to their entry.
 
-An entry is *listed* once its first file was sealed: until then `used` is 0, and it is in no index. The checker of the
-store (`entry_checks.py`) uses the definitions in this file.
+An entry is *listed* once its first file was sealed: until then `used` is 0, and it is in no index except `g`. fsck
+(`entry_checks.py`) uses the definitions in this file.
 
 Functions that take a transaction run under the catalog's lock; the others may run in any thread.
 """
@@ -51,7 +51,7 @@ from kcachefs.store.use_clock import UseClock
 
 
 class Holding(NamedTuple):
-    """Sealed files: how many, their plain bytes, the bytes stored for them."""
+    """Sealed files: how many there are, their plain bytes, and the bytes stored for them."""
 
     files: int
     plain: int
@@ -73,7 +73,7 @@ _fields_of = operator.attrgetter(*(each.name for each in fields(EntryRecord)))
 
 
 def order_of(record: EntryRecord | None) -> bytes | None:
-    """The key of an entry in the order of use; None if it is not in it."""
+    """The key of an entry in the order of use; None if the entry is not in the order."""
     if record is None or not record.used or record.flags & (EntryRecord.PINNED | EntryRecord.LEAVING):
         return None
     return order_key(record.namespace, record.used)
@@ -85,7 +85,7 @@ def account_keys(namespace: int, uid: int) -> tuple[bytes, bytes]:
 
 
 def sums_of(record: EntryRecord, holdings: Mapping[int, Holding]) -> Iterator[tuple[bytes, int, Holding]]:
-    """What an entry adds to each account, as (account, entries, holding): itself, and the files in it by owner."""
+    """What an entry adds to each account, as (account, entries, holding): the entry itself, and its files by owner."""
     if record.used:
         for key in account_keys(record.namespace, record.uid):
             yield key, 1, NOTHING
@@ -95,7 +95,7 @@ def sums_of(record: EntryRecord, holdings: Mapping[int, Holding]) -> Iterator[tu
 
 
 def find_roots(catalog: Catalog) -> tuple[int, set[int]]:
-    """The folder of the users who have a tree of their own (0: there is none), and all folders that hold namespaces."""
+    """The folder of users' own trees (0 if there is none), and all folders that hold namespaces."""
     raw = catalog.get(name_key(ROOT_INO, TENANTS))
     tenants = unpack_name(raw)[0] if raw is not None else 0
     rows = catalog.scan(names_prefix(tenants)) if tenants else []
@@ -103,19 +103,19 @@ def find_roots(catalog: Catalog) -> tuple[int, set[int]]:
 
 
 def namespace_of(folder: int, parent_of: Callable[[int], int], roots: set[int]) -> int:
-    """The namespace that a folder is, or is in; for a folder in no namespace, its root."""
+    """The namespace that a folder is or lies in; for one of `roots`, that folder itself."""
     while folder not in roots and (above := parent_of(folder)) not in roots:
         folder = above
     return folder
 
 
 def held_for(file: Inode, stored: ObjectRecord | None) -> Holding:
-    """What a sealed file counts for; `stored` is the record of its object."""
+    """The sizes that a sealed file counts for; `stored` is the record of its object."""
     return Holding(1, file.size, stored.length if stored is not None else 0)
 
 
 def erase(txn: Transaction, entry: int, record: EntryRecord) -> None:
-    """Remove an entry's record, and those that go with it in any case: its making and its group."""
+    """Remove an entry's record, along with the records of its making and its group."""
     txn.delete(entry_key(entry))
     if record.used or txn.get(making_key(entry)) is not None:
         txn.delete(making_key(entry))
@@ -127,7 +127,7 @@ def erase(txn: Transaction, entry: int, record: EntryRecord) -> None:
 
 
 _Change = tuple[EntryRecord | None, Mapping[int, Holding], int]
-"""A record, the files that it loses or gains, and -1 or +1."""
+"""A record, the files that its entry loses or gains, and -1 for a loss or +1 for a gain."""
 
 
 class EntryTable:
@@ -139,7 +139,7 @@ class EntryTable:
         self._last_order = 0
 
     def get(self, entry: int, source: Catalog | Transaction | None = None) -> EntryRecord | None:
-        """A copy of an entry's record; changes to it take effect with `put`."""
+        """A copy of an entry's record; changes to the copy take effect with `put`."""
         raw = (source or self._catalog).get(entry_key(entry))
         return EntryRecord.unpack(raw) if raw is not None else None
 
@@ -153,9 +153,9 @@ class EntryTable:
         left: Mapping[int, Holding] = {},
         came: Mapping[int, Holding] = {},
     ) -> None:
-        """Replace an entry's record, and everything that follows from it. None stands for no record.
+        """Replace an entry's record, and everything derived from it. None stands for no record.
 
-        `left` and `came` say what sealed files the entry loses and gains with this, by their owner.
+        `left` and `came` are the sealed files that the entry loses and gains with this change, by their owner.
         """
         if old is not None and new is not None and _keeps_its_place(old, new):
             for uid, held in came.items():
@@ -193,7 +193,7 @@ class EntryTable:
     def add_files(
         self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding], *, misses: int
     ) -> None:
-        """Files were sealed, by owner. An entry is listed with its first one; `misses`: how many missed it."""
+        """Count sealed files, given by owner. The first one lists the entry; `misses` says how many misses to add."""
         new = _resized(record, holdings, +1)
         if not record.used or misses:
             new.used = self.next_order(self.clock.now())
@@ -207,20 +207,20 @@ class EntryTable:
     def remove_files(
         self, txn: Transaction, entry: int, record: EntryRecord, holdings: Mapping[int, Holding]
     ) -> EntryRecord:
-        """Sealed files go, or are about to be written again, by owner; returns the record as it is now."""
+        """Take out sealed files, given by owner: they go, or will be written again. Returns the new record."""
         new = _resized(record, holdings, -1)
         self.put(txn, entry, record, new, left=holdings)
         return new
 
     def resize_file(self, txn: Transaction, entry: int, uid: int, by: int) -> None:
-        """What is stored for a sealed file changed by this many bytes."""
+        """The stored size of a sealed file changed by this many bytes."""
         record = self.get(entry, txn)
         if record is not None:
             holdings = {uid: Holding(0, 0, by)}
             self.put(txn, entry, record, _resized(record, holdings, +1), came=holdings)
 
     def hand_over(self, txn: Transaction, entry: int, record: EntryRecord, old: int, new: int, held: Holding) -> None:
-        """A file of an entry becomes another user's."""
+        """Another user becomes the owner of a file in an entry."""
         self.put(txn, entry, record, record, left={old: held}, came={new: held})
 
     def relocate(
@@ -233,13 +233,13 @@ class EntryTable:
         name: bytes,
         holdings: Mapping[int, Holding],
     ) -> None:
-        """An entry moved; `holdings` is what each user holds in it."""
+        """An entry moved; `holdings` says what each user holds in the entry."""
         new = _copy(record)
         new.namespace, new.folder, new.name = namespace, folder, name
         self.put(txn, entry, record, new, left=holdings, came=holdings)
 
     def strike(self, txn: Transaction, entry: int) -> None:
-        """Remove an entry that no file belongs to, and whatever is still counted for it."""
+        """Remove an entry that no file belongs to, and everything still counted for it."""
         record = self.get(entry, txn)
         if record is not None:
             self.put(txn, entry, record, None, left={record.uid: held_by(record)})
@@ -259,7 +259,7 @@ class EntryTable:
     # --- uses ---------------------------------------------------------------------------------------------------------
 
     def note_use(self, txn: Transaction, entry: int, record: EntryRecord, when: int, hits: Counter[int]) -> None:
-        """An entry was used; `hits` says how often, by user. A hit is counted for the user who had it."""
+        """An entry was used; `hits` counts the hits by user, and each user's account gets that user's hits."""
         new, total = _copy(record), hits.total()
         new.used = max(1, when) if record.flags & EntryRecord.PINNED else self.next_order(when)
         new.hits += total
@@ -276,7 +276,7 @@ class EntryTable:
             txn.put(key, account.pack())
 
     def leave(self, txn: Transaction, entry: int) -> None:
-        """An entry's names are gone: it leaves the order now, and goes with its last file."""
+        """An entry's names are gone: it leaves the order now, and is removed with its last file."""
         record = self.get(entry, txn)
         if record is not None:
             new = _copy(record)
@@ -305,11 +305,11 @@ class EntryTable:
         self._last_order = min(self._last_order, now)
 
     def correct_accounts(self, change: Callable[[], Transaction], now: int, slack: int) -> None:
-        """Correct the last uses of namespaces, and of users in them, that are ahead. They are only shown."""
+        """Correct future last-use times of namespaces, and of users in them. These times are only displayed."""
         for table in (b"c", b"u"):
             accounts = ((key, NamespaceRecord.unpack(raw)) for key, raw in self._catalog.scan(table))
             ahead = [key for key, account in accounts if account.used > now + slack]
-            if not ahead:  # then no user's is, either
+            if not ahead:  # then no user's account is ahead either
                 return
             with change() as txn:
                 for key in ahead:
@@ -336,7 +336,7 @@ class EntryTable:
         return [(share_of(key)[1], NamespaceRecord.unpack(raw)) for key, raw in rows]
 
     def reset(self, txn: Transaction) -> int:
-        """Begin to count hits, misses and evictions from 0 again, in every account; returns since when."""
+        """Reset the counts of hits, misses and evictions to 0 in every account; returns the time of the reset."""
         for key in (*self._catalog.keys(b"c"), *self._catalog.keys(b"u")):
             account = NamespaceRecord.unpack(txn.get(key))
             account.hits = account.misses = account.evictions = account.evicted_bytes = account.served = 0
@@ -351,18 +351,18 @@ class EntryTable:
         return unpack_number(raw) if raw is not None else 0
 
     def put_group(self, txn: Transaction, entry: int, record: EntryRecord) -> None:
-        """A new group of files, none of which is sealed yet."""
+        """Add a group of files; none of the files is sealed yet."""
         txn.put(group_key(record.folder, record.name), pack_number(entry))
         self.put(txn, entry, None, record)
 
 
 def _keeps_its_place(old: EntryRecord, new: EntryRecord) -> bool:
-    """Whether an entry keeps its place in the order, and its accounts, as it does when a file comes or goes."""
+    """Whether an entry keeps its place in the order and its accounts, as it does when it gains or loses a file."""
     return old.used == new.used and old.flags == new.flags and old.namespace == new.namespace and old.uid == new.uid
 
 
 def _adjust(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: int, *, entries: int = 0) -> None:
-    """Files come to these accounts (+1), or leave them (-1). Called for every file that is sealed or removed.
+    """Add files to these accounts (+1), or take them off (-1). Called for every file that is sealed or removed.
 
     The sums are the first fields of a `NamespaceRecord`; the others are copied as they are.
     """
@@ -375,7 +375,7 @@ def _adjust(txn: Transaction, accounts: Iterable[bytes], held: Holding, sign: in
 
 
 def _resized(record: EntryRecord, holdings: Mapping[int, Holding], sign: int) -> EntryRecord:
-    """The record of an entry to which these files come (+1), or which they leave (-1)."""
+    """The entry's record after it gains these files (+1) or loses them (-1)."""
     new = _copy(record)
     for held in holdings.values():
         new.files += sign * held.files
@@ -385,7 +385,7 @@ def _resized(record: EntryRecord, holdings: Mapping[int, Holding], sign: int) ->
 
 
 def _copy(record: EntryRecord) -> EntryRecord:
-    return EntryRecord(*_fields_of(record))  # in a fraction of the time of copy.copy
+    return EntryRecord(*_fields_of(record))  # takes a fraction of the time of copy.copy
 
 
 def held_by(record: EntryRecord) -> Holding:

@@ -1,4 +1,4 @@
-"""Folded records: what is in LMDB, each value checked against its checksum when it is read.
+"""Folded records: the records in LMDB, each value checked against its checksum when it is read.
 
 A record that fails its check is reported once and a copy goes to the quarantine. If its table is in
 `records.EXPENDABLE` it then counts as absent; elsewhere absence would do harm, and reading it raises RecordDamaged.
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 _MARK = struct.Struct("<QQ")
 _BATCH = 256
-"""Records put at once: putmulti holds the interpreter, and requests wait for that."""
+"""Records put at once: putmulti holds the interpreter lock, and requests have to wait for it."""
 _FIRST_PAGE = 16
-"""Records that are read at first: most folders have fewer names, and anything read beyond them is wasted."""
+"""Records in the first page that is read: most folders have fewer names, and reading more than that is wasted."""
 _PAGE = 1000
 """Records that a walk reads at a time, so that it holds no LMDB snapshot while its caller works."""
 
@@ -82,17 +82,17 @@ class FoldedRecords:
         limit: int,
         hidden: Callable[[bytes], bool] | None,
     ) -> list[tuple[bytes, bytes]]:
-        """At most `limit` records under `prefix` from `start` on, in key order, without the hidden. Ends `snapshot`."""
+        """At most `limit` records under `prefix` from `start` on, in key order, except hidden ones. Ends `snapshot`."""
         found: list[tuple[bytes, bytes]] = []
         start, size = max(prefix, start), _FIRST_PAGE
         try:
             with snapshot, snapshot.cursor() as cursor:
                 rows = cursor.iternext() if cursor.set_range(start) else iter(())
-                # In pages, because a listing waits for each name, and most of that is the interpreter's time.
+                # In pages, because a listing waits for each name, and the interpreter accounts for most of that time.
                 while len(found) < limit and (page := list(islice(rows, min(size, limit - len(found))))):
                     size = min(4 * size, _PAGE)
                     keys = [key for key, _ in page]
-                    # A damaged tree could lead in a circle, and this would never end.
+                    # A damaged tree could lead in a circle, and this loop would never end.
                     if keys[0] < start or any(map(operator.ge, keys, keys[1:])):
                         raise lmdb.CorruptedError("keys are out of order")
                     start, is_last = keys[-1] + b"\0", not keys[-1].startswith(prefix)
@@ -115,7 +115,7 @@ class FoldedRecords:
         return intact
 
     def walk(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-        """Every record under `prefix`; the value is None if it fails its checksum. Reports no damage: fsck does."""
+        """Every record under `prefix`; a value that fails its checksum is None. Logs no damage: fsck reports it."""
         start, more = prefix, True
         while more:
             more = False
@@ -136,7 +136,7 @@ class FoldedRecords:
                 yield key, (raw[:-4] if is_intact(key, raw) else None)
 
     def mark(self) -> Mark:
-        """How far the journal was folded. If that cannot be read, all remaining segments are replayed."""
+        """How far the journal was folded. If the mark cannot be read, all remaining segments are replayed."""
         try:
             with self.env.begin() as txn:
                 raw = txn.get(META_FOLDED)
@@ -145,7 +145,7 @@ class FoldedRecords:
         return Mark(*_MARK.unpack(raw[:-4])) if raw is not None and is_intact(META_FOLDED, raw) else Mark(0, 0)
 
     def write(self, changes: Changes, mark: Mark) -> None:
-        """Commit changes, and the mark that says so, with a full sync."""
+        """Commit changes, together with the mark that records how far the journal is folded, with a full sync."""
         puts = sorted((key, with_checksum(key, value)) for key, value in changes.items() if value is not None)
         deletes = sorted(key for key, value in changes.items() if value is None)
         try:

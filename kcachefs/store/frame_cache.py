@@ -1,4 +1,4 @@
-"""Keeps decoded frames, so that reading an object again, or a large one in small pieces, decodes each frame once."""
+"""Keeps decoded frames: reading an object again, or a large one in small pieces, then decodes each frame only once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 from collections import OrderedDict
 
 OVERHEAD = 320
-"""Bytes that keeping a frame takes besides its own: its key and its place in the order."""
+"""Bytes that keeping a frame takes on top of the frame itself: its key and its place in the order."""
 
 
 class FrameCache:
-    """At most `limit` bytes; the least recently used frame goes first. Any thread."""
+    """Keeps at most `limit` bytes and drops the least recently used frame first. Any thread may use it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -36,11 +36,11 @@ class FrameCache:
                 self._size -= _taken(self._frames.popitem(last=False)[1])
 
     def statistics(self) -> tuple[int, int]:
-        """How many frames are kept, and how many bytes that takes."""
+        """How many frames are kept, and how many bytes they take."""
         return len(self._frames), self._size
 
     def drop(self, digest: bytes, frames: int) -> None:
-        """Forget all frames of an object; `frames`: how many it has."""
+        """Forget all frames of an object; `frames` says how many it has."""
         with self._lock:
             for index in range(frames):
                 if (frame := self._frames.pop((digest, index), None)) is not None:
@@ -52,7 +52,7 @@ class FrameCache:
             self._size = 0
 
     def after_fork(self) -> None:
-        """In a forked child: forget everything. Another thread may have held the lock, and it does not exist here."""
+        """In a forked child: forget everything. The thread that held the lock may not exist here."""
         self._lock = threading.Lock()
         self.clear()
 

@@ -24,24 +24,24 @@ from kcachefs.store.object_records import ObjectRecord
 from kcachefs.store.volumes import Volumes
 
 AHEAD_FRAMES = 16
-"""How many frames (4 MiB of plain bytes) the disk is asked for ahead of a reader of large pieces."""
+"""How many frames (4 MiB of plain bytes) are requested from the disk ahead of a reader of large pieces."""
 _TABLES_MAX = 256
 
 
 class FrameReader:
-    """Frames by digest, record and index; knows where each frame of a large object lies. Any thread.
+    """Frames by digest, record and index; knows where each frame of a large object lies. Any thread may use it.
 
-    Every method raises ObjectDamaged or OSError if the bytes are not there or not what they should be.
+    Every method raises ObjectDamaged or OSError if the bytes are missing or wrong.
     """
 
     def __init__(self, volumes: Volumes, codec: Codec) -> None:
         self._volumes = volumes
         self._codec = codec
         self._tables: BoundedDict[tuple[int, int], list[Frame]] = BoundedDict(_TABLES_MAX)
-        """Tables by the object's place: after repacking, an object has its frames elsewhere."""
+        """Frame tables by the object's place: repacking moves an object's frames elsewhere."""
 
     def read(self, digest: bytes, record: ObjectRecord, index: int) -> bytes:
-        """The plain bytes of one frame, compared with its checksum if it has one, else with its hash."""
+        """The plain bytes of one frame, checked by its checksum if it has one, else by its hash."""
         if record.frames == 1:
             return self.decode_single(digest, record, self._read_single(record))
         frame, stored = self._read_one_of_many(digest, record, index)
@@ -58,7 +58,7 @@ class FrameReader:
         return plain
 
     def read_both(self, digest: bytes, record: ObjectRecord, index: int) -> tuple[bytes, bytes]:
-        """The plain bytes of one frame, compared with its hash, and the frame as it is stored."""
+        """The plain bytes of one frame, checked by its hash, and the frame as stored."""
         if record.frames == 1:
             stored = self._read_single(record)[: -TRAILER.size]
             plain, _ = self._codec.decode_frame(stored, record.plain)
@@ -79,8 +79,8 @@ class FrameReader:
             raise ObjectDamaged("each frame is intact, but together they do not match the digest")
 
     def read_ahead(self, digest: bytes, record: ObjectRecord, index: int) -> None:
-        """Have the disk start to read the frames that a reader of whole frames needs now and next."""
-        with contextlib.suppress(ObjectDamaged, OSError):  # `read` reports it
+        """Have the disk start reading the frames that a reader of whole frames needs now and next."""
+        with contextlib.suppress(ObjectDamaged, OSError):  # `read` will report the problem
             table = self._table(digest, record)
             last = table[min(index + AHEAD_FRAMES, len(table)) - 1]
             start = table[index].offset

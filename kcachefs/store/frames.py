@@ -1,17 +1,17 @@
-"""How an object is laid out in its volume: independent frames, a table of them, a trailer.
+"""The layout of an object in its volume: independent frames, a table of them, and a trailer.
 
     frame 0 │ frame 1 │ … │ table: (u32 stored length, 16-byte check) per frame, if more than one │ trailer
 
 Each frame holds up to FRAME_SIZE plain bytes and is decoded by itself, so a page fault in a mapped library decodes one
-frame and not the file. A frame is one of zstd's, with zstd's checksum; it may name a dictionary (`dictionaries.py`). A
-frame that is as long as its plain bytes is raw: so are those of a few bytes, which would get much longer.
+frame, not the whole file. It is a zstd frame with zstd's checksum, and may name a dictionary (`dictionaries.py`). If it
+is as long as its plain bytes, it is raw: frames of a few bytes are, because compression would make them much longer.
 
-Nothing is returned unchecked. Decoding compares a frame with its checksum. The table, which has the checksum too, shows
-that it is the right frame; for an only frame the trailer after it does, which has the object's digest. A frame without
-a checksum, because it is raw or from before format 4, is compared by BLAKE3: an only frame with the object's digest,
-any other with the hash in its row. The trailer ends with a check over the table and the object's digest. Repacking and
-fsck compare everything by BLAKE3. A read does not: on a processor without wide registers, BLAKE3 takes longer than the
-rest of the read (benchmarks/README.md).
+Nothing is returned unchecked. Decoding compares a frame with its checksum. The table has the checksum too, which shows
+that it is the right frame. An object's only frame has no table: the digest in the trailer after it shows the same. A
+frame has no checksum if it is raw or from before format 4; it is checked by BLAKE3 instead: an only frame against the
+object's digest, any other against the hash in its row. The trailer ends with a check over the table and the object's
+digest. Repacking and fsck compare everything by BLAKE3. A read does not: on a processor without wide registers, BLAKE3
+takes longer than the rest of the read (benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Trailer(NamedTuple):
 
 
 class Codec:
-    """Compresses and decompresses frames at one level. Any thread: each has zstd contexts of its own.
+    """Compresses and decompresses frames at one level. Any thread may use it: each has its own zstd contexts.
 
     Frames that name a dictionary need `dictionaries`.
     """
@@ -71,7 +71,7 @@ class Codec:
         self._local = _Contexts()
 
     def encode_frame(self, plain: bytes, dictionary: int = 0) -> bytes:
-        """The frame as stored. `dictionary` is the number of the one to use; 0 for none."""
+        """The frame as stored. `dictionary` is the number of the dictionary to use; 0 for none."""
         compressor = self._local.compressors.get(dictionary)
         if compressor is None:
             learned = self._dictionary(dictionary) if dictionary else None
@@ -85,7 +85,7 @@ class Codec:
 
         Raises ObjectDamaged if zstd cannot decode the frame, or if its length or its checksum is wrong.
         """
-        if not 0 <= plain_length <= FRAME_SIZE:  # a few bytes can claim to be a terabyte
+        if not 0 <= plain_length <= FRAME_SIZE:  # a frame of a few bytes can claim to hold a terabyte
             raise ObjectDamaged("a frame claims to be longer than a frame can be")
         if len(stored) == plain_length:
             return bytes(stored), False
@@ -118,7 +118,7 @@ class _Contexts(threading.local):
 
 
 def stored_max(plain: int) -> int:
-    """The most that a frame of this many plain bytes takes: incompressible bytes get a little longer."""
+    """The most bytes that a frame of this many plain bytes may take: incompressible bytes get a little longer."""
     return plain + (plain >> 8)
 
 
@@ -148,7 +148,7 @@ def read_frames(fd: int) -> Iterator[bytes]:
 
 
 def frames_of(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The plain bytes of each frame of what `read` returns: up to as many bytes as asked for, and none at the end."""
+    """The plain bytes of each frame. `read` returns at most as many bytes as asked for, and none at the end."""
     while True:
         parts: list[bytes] = []
         wanted = FRAME_SIZE
@@ -162,12 +162,12 @@ def frames_of(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def frame_check(plain: bytes, stored: bytes) -> bytes:
-    """A frame's check in the table: its checksum, if it has one, and as much of its hash as fits."""
+    """A frame's check in the table: its checksum, if it has one, followed by as much of its hash as fits."""
     return (frame_checksum(stored, len(plain)) + blake3(plain).digest(16))[:16]
 
 
 def frame_checksum(stored: bytes, plain_length: int) -> bytes:
-    """zstd's checksum at the end of a frame; nothing if the frame has none."""
+    """zstd's checksum at the end of a frame; empty if the frame has no checksum."""
     has_one = len(stored) != plain_length and zstandard.get_frame_parameters(stored).has_checksum
     return stored[-CHECKSUM_SIZE:] if has_one else b""
 
@@ -185,7 +185,7 @@ def tail_length(frames: int) -> int:
 
 
 def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
-    """The frames that a table and trailer describe; `length` is that of the whole object as stored."""
+    """The frames that a table and trailer describe; `length` is the stored length of the whole object."""
     trailer = check_tail(tail)
     if trailer.digest != digest or trailer.length != length:
         raise ObjectDamaged("the trailer belongs to another object")
@@ -203,7 +203,7 @@ def decode_tail(tail: bytes, digest: bytes, length: int) -> list[Frame]:
 
 
 def check_tail(tail: bytes) -> Trailer:
-    """The trailer, if it and the table before it pass their check."""
+    """The trailer; raises ObjectDamaged unless the trailer and the table before it pass their check."""
     trailer = decode_trailer(tail[-TRAILER.size :])
     if len(tail) != tail_length(trailer.frames) or blake3(tail[:-8]).digest(8) != tail[-8:]:
         raise ObjectDamaged("the trailer is damaged")

@@ -1,8 +1,8 @@
 """fsck: checks whether a store is consistent, and repairs it by dropping what cannot be trusted.
 
 A file whose bytes are gone or wrong loses its names and its inode, so that the framework compiles it again. Counts are
-made again, and what nothing refers to is removed. Nothing intact is lost: before a file is dropped because its object's
-record is gone, the volumes are searched for the object's trailer.
+recomputed, and everything that nothing refers to is removed. Nothing intact is lost: before a file is dropped because
+its object's record is gone, the volumes are searched for the object's trailer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
         for check in CHECKS:
             check(Inspection(store, report, repair, progress))
         if repair and report.findings:
-            left = Report(str(path))  # what is found a second time was not mended
+            left = Report(str(path))  # the findings of a second pass were not repaired
             for check in CHECKS:
                 if check is not check_content:
                     check(Inspection(store, left, False, progress))
@@ -65,13 +65,13 @@ def run(path: Path, *, repair: bool = False, progress: Progress = lambda label, 
         report.objects = store.totals().objects
         report.inodes = sum(1 for _ in store.catalog.walk(b"i"))
     if repair:
-        with contextlib.suppress(StoreBusy), locked(path):  # somebody else may have it by now
+        with contextlib.suppress(StoreBusy), locked(path):  # somebody else may have opened the store by now
             compact_lmdb(path / "catalog")
     return report
 
 
 def _check_header(path: Path, report: Report, repair: bool) -> bool:
-    """Whether there is a usable header, after a repair if need be."""
+    """Whether the store has a usable header, after a repair if need be."""
     try:
         read_header(path)
         return True
@@ -90,7 +90,7 @@ def _check_header(path: Path, report: Report, repair: bool) -> bool:
 
 
 def _check_places(path: Path, report: Report, repair: bool) -> bool:
-    """Whether files and directories are where the store keeps them."""
+    """Whether files and directories are where the store expects them, after a repair if need be."""
     with locked(path):
         wrong = [*misplaced(path), *misplaced_inside(path)]
         for one, problem in wrong:
@@ -103,7 +103,7 @@ def _check_places(path: Path, report: Report, repair: bool) -> bool:
 
 
 def _open(path: Path, report: Report, repair: bool) -> Store | None:
-    """Open the store itself; None if a part that it needs is missing and this is not a repair."""
+    """Open the store itself; None if a part that it needs is missing and `repair` is not set."""
     while True:
         try:
             return Store(path, Options(create=False, background=False))
@@ -119,7 +119,7 @@ def _open(path: Path, report: Report, repair: bool) -> Store | None:
 
 
 def _check_structure(path: Path, report: Report, repair: bool, progress: Progress) -> bool:
-    """Whether there is a catalog that LMDB can open and walk without crashing."""
+    """Whether the catalog can be opened and walked without crashing LMDB, after a repair if need be."""
     with locked(path):
         progress("catalog", 0, 1)
         problems = structure_problems(path / "catalog")

@@ -1,6 +1,6 @@
 """Entering a store: find it or make it, lock it, read and write kcachefs.json, which says what the directory is.
 
-What cannot be used is left untouched. Every refusal says what is wrong and what to do about it.
+A directory that cannot be used is left untouched. Every refusal says what is wrong and what to do about it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kcachefs.store.places import FOLDERS, HEADER, NO_FILE, make_folder, refuse_
 from kcachefs.store.records import FORMAT
 
 OLDEST_FORMAT = 2
-"""Stores from this format on can be opened: format 3 only adds dictionaries, and format 4 checksums of frames."""
+"""Stores from this format on can be opened: format 3 only adds dictionaries, and format 4 only frame checksums."""
 
 
 class Header(msgspec.Struct, kw_only=True):
@@ -53,9 +53,9 @@ class Header(msgspec.Struct, kw_only=True):
 
 
 def make_directory(path: Path) -> None:
-    """Make the store's directory if it is absent, and close it to others. Refuses one that belongs to somebody else.
+    """Make the store's directory if it is absent, and close it to others. Refuses somebody else's directory.
 
-    For a process that gives up the right to do so before it opens the store.
+    For a process that gives up the right to make directories there before it opens the store.
     """
     refuse_foreign(path)
     with clear_errors(path):
@@ -85,7 +85,7 @@ def enter(path: Path, *, create: bool) -> tuple[StoreLock, Header]:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep everyone else out of the store at `path` without opening it. For fsck."""
+    """Keep all other processes out of the store at `path` without opening it. For fsck."""
     refuse_foreign(path)
     with clear_errors(path):
         lock = StoreLock(path / "lock")
@@ -121,7 +121,7 @@ def refuse_another(path: Path, mounted: float) -> None:
     """Raise unless the store at `path` is the one that was mounted at that time.
 
     The kernel still knows files of that mount by their inode numbers. In any other store, such as one made in its place
-    or restored from a backup, the same numbers mean other files.
+    or restored from a backup, the same numbers would mean other files.
     """
     try:
         header = read_header(path)
@@ -166,7 +166,7 @@ def write_header(path: Path, header: Header) -> None:
 
 
 def replace_damaged_header(path: Path) -> None:
-    """Set a damaged kcachefs.json aside and write a new one, as if the machine had gone down: it may have."""
+    """Set a damaged kcachefs.json aside. The new one says that the machine went down, because it may have."""
     set_aside(path, path / HEADER)
     header = _new_header()
     header.doubtful = True
@@ -174,7 +174,7 @@ def replace_damaged_header(path: Path) -> None:
 
 
 def do_without(path: Path, part: Path) -> None:
-    """Go on without a part of the store that is missing, in a repair.
+    """Go on, in a repair, without a missing part of the store.
 
     Without volumes, the checks find objects missing one by one. Unsealed files cannot be trusted without the journal or
     without their bytes: the next mount checks them as after a power cut.
@@ -188,9 +188,9 @@ def do_without(path: Path, part: Path) -> None:
 
 
 def note_opening(path: Path, header: Header, mounted: float | None) -> None:
-    """Write down the boot under which the store is open, the mount that it is open for, if any, and its format.
+    """Record in the header the current boot, the mount for which the store is opened, if any, and its format.
 
-    If another boot is found there, the machine went down.
+    If the header names another boot, the machine went down while the store was open.
     """
     boot, mounted = boot_id(), header.mounted if mounted is None else mounted
     if (header.boot, header.format, header.mounted) != (boot, FORMAT, mounted):
@@ -225,7 +225,7 @@ def clear_errors(path: Path) -> Iterator[None]:
 
 
 def _look_for_store(path: Path, *, create: bool) -> bool:
-    """Whether a store is there; raises if there is none and none may be made."""
+    """Whether `path` holds a store; raises if it holds none and none may be made there."""
     try:
         present = set(os.listdir(path))
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _look_for_store(path: Path, *, create: bool) -> bool:
         refuse_misplaced(path)
         read_header(path)
         return True
-    # A kill while a store is being made leaves folders without a header: not a store yet, but it may become one.
+    # A kill during the making of a store leaves folders without a header: not a store yet, but it may become one.
     if present - {*FOLDERS, "lock", HEADER + ".new"}:
         raise NotAStore(f"{path}: has files but no {HEADER}, so it is not a kcachefs store; choose an empty directory")
     if not create:
@@ -250,14 +250,14 @@ def _look_for_store(path: Path, *, create: bool) -> bool:
 def _keep_private(path: Path) -> None:
     """Close the store to everyone but its owner: it holds files of users who may not read each other's."""
     for one in (path, *(path / folder for folder in FOLDERS)):
-        with contextlib.suppress(OSError):  # a folder that is not made yet; a read-only disk shows at the first write
+        with contextlib.suppress(OSError):  # the folder may not exist yet; the first write notices a read-only disk
             if stat.S_IMODE(one.stat().st_mode) != 0o700:
                 os.chmod(one, 0o700)
 
 
 def _make_emptied(path: Path, header: Header) -> None:
-    """Make empty folders again that some tool left out or removed. `Store` sees to the other folders."""
-    refuse_lost(path / "journal", header.boot != "")  # which is empty only after a clean close
+    """Recreate empty folders that some tool left out or removed. `Store` takes care of the other folders."""
+    refuse_lost(path / "journal", header.boot != "")  # `boot` is empty only after a clean close, and so is the journal
     with clear_errors(path):
         for folder in ("journal", "incoming", "quarantine"):
             make_folder(path, folder)

@@ -1,6 +1,6 @@
-"""The files in a store's folder `history/`: runs, starts, events, tombstones, samples of three lengths. All bounded.
+"""The files in `history/`: runs, start profiles, events, tombstones, samples of three lengths. All bounded.
 
-A store is complete without them, and an older one has none.
+A store is complete without these files, and an older store has none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOMBSTONES = 65_536
 TOMBSTONE_SIZE = 44
 SAMPLE_SIZE = 404
 LEVELS = ((10, 2_160), (300, 4_032), (3_600, 17_520))
-"""Length of a sample in seconds, and how many there are: 6 hours, 14 days, 2 years."""
+"""The length of a sample in seconds, and how many samples are kept: 6 hours, 14 days and 2 years of them."""
 
 
 class HistoryFiles:
@@ -41,7 +41,7 @@ class HistoryFiles:
         return self.runs, self.profiles, self.events, self.tombstones, *self.samples.values()
 
     def allocated_bytes(self) -> int:
-        """What they take on the disk."""
+        """What the ring files take on the disk."""
         return sum(ring.allocated for ring in self.rings())
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """What a store remembers of the past: the records of table `d` and of the ring files in `history/`, and their codecs.
 
-docs/format.md describes their bytes. Times are nanoseconds since 1970, durations are nanoseconds.
+docs/format.md describes the byte layout. Times are nanoseconds since 1970, durations are nanoseconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 from kcachefs.store.entry_records import entry_key
 
 PROFILE_ENTRIES = 1_000
-"""Entries that a start profile has room for."""
+"""How many entries a start profile has room for."""
 UNKNOWN_COST = -1
 """The cost of an entry when nobody knows how long it took to make."""
 
@@ -26,7 +26,7 @@ class MakingRecord:
     """How an entry was made."""
 
     REMADE: ClassVar[int] = 1
-    """It had been here before, and was evicted to make room."""
+    """The same entry existed before, and was evicted to make room."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<qqqQqQBB")
 
@@ -35,10 +35,10 @@ class MakingRecord:
     cost: int = UNKNOWN_COST
     run: int = 0
     rewritten: int = 0
-    """When another run last wrote into it, or 0."""
+    """When another run last wrote into the entry, or 0."""
     rewriter: int = 0
     basis: int = 0
-    """Where the cost comes from: an index into `insight_info.BASES`."""
+    """How the cost is known: an index into `insight_info.BASES`."""
     flags: int = 0
 
     def pack(self) -> bytes:
@@ -53,14 +53,14 @@ class MakingRecord:
 
 @dataclass(slots=True)
 class RunRecord:
-    """A run: a process with all below it. Its number is that of the ring's record."""
+    """A run: a process with all its descendants. A run's number is the number of its record in the ring."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QQIIqqQQQQQIIQ")
 
     boot: int
-    """Which boot of the machine `pid` and `ticks` are of: the first 8 bytes of the boot id."""
+    """The boot of the machine that `pid` and `ticks` belong to: the first 8 bytes of the boot id."""
     ticks: int
-    """When the process began, in clock ticks since that boot: together with `pid` this identifies the process."""
+    """When the process began, in clock ticks since that boot. Together with `pid`, this identifies the process."""
     pid: int
     uid: int
     started: int
@@ -73,7 +73,7 @@ class RunRecord:
     unknown_compiled: int = 0
     unknown_saved: int = 0
     into: int = 0
-    """The run that it turned out to be part of; 0 if none."""
+    """The run that this run turned out to be part of; 0 if there is none."""
     argv: bytes = b""
 
     def pack(self) -> bytes:
@@ -104,7 +104,7 @@ class RunRecord:
 
 @dataclass(slots=True)
 class ProfileRecord:
-    """What the last starts of a command read."""
+    """The entries that the last starts of a command read."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<16sq")
 
@@ -112,7 +112,7 @@ class ProfileRecord:
     """The first 16 bytes of the BLAKE2b hash of the command's name."""
     when: int
     entries: bytes = b""
-    """Their numbers in the order of use, 8 bytes each, little-endian."""
+    """The entries' numbers in the order of use, 8 bytes each, little-endian."""
 
     @property
     def numbers(self) -> list[int]:
@@ -129,7 +129,7 @@ class ProfileRecord:
 
 @dataclass(slots=True)
 class TombstoneRecord:
-    """What is remembered of an entry that went."""
+    """What is remembered of an entry that is gone."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<16sqIB")
 
@@ -204,7 +204,7 @@ class SampleRowRecord:
 
     @property
     def weight(self) -> int:
-        """How much happened: if there are too many rows, those with the least are added up."""
+        """How much happened. If there are too many rows, the rows with the least weight are added up into one."""
         return self.hits + self.misses + self.evictions
 
     def add(self, other: SampleRowRecord) -> None:
@@ -219,19 +219,19 @@ class SampleRowRecord:
 
 @dataclass(slots=True)
 class SampleRecord:
-    """What happened in a stretch of time. Its number counts stretches of that length since 1970."""
+    """What happened in a period of time. A sample's number counts periods of that length since 1970."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QI")
     ROWS_MAX: ClassVar[int] = 7
     OTHERS: ClassVar[tuple[int, int]] = (0, 0xFFFFFFFF)
-    """Namespace and user of the row that adds up whatever has no row of its own."""
+    """Namespace and user of the row that sums everything without a row of its own."""
 
     used: int
     entries: int
     rows: list[SampleRowRecord] = field(default_factory=list)
 
     def add(self, rows: list[SampleRowRecord]) -> None:
-        """Add what happened since, and keep to `ROWS_MAX`."""
+        """Add these rows, and keep at most `ROWS_MAX` rows."""
         by_key = {row.key: row for row in self.rows}
         for row in rows:
             by_key.setdefault(row.key, SampleRowRecord(*row.key)).add(row)

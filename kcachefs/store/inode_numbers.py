@@ -1,17 +1,17 @@
-"""The ranges of inode and entry numbers, in one place. Every number that is given out comes from one of these.
+"""The ranges of inode and entry numbers, in one place. Every number that is assigned comes from one of these ranges.
 
 | from | what |
 | --- | --- |
 | 1 | the root |
 | 2 | every other inode of the catalog, numbered in order of creation |
 | `VIRTUAL_BASE` | inodes that exist in memory only and are never in the catalog: |
-| · `REPORT_INO` | the `.kcachefs` folder, then a snapshot of a report each |
+| · `REPORT_INO` | the `.kcachefs` folder, followed by a number for each snapshot of a report |
 | · `SHARED_INO` | the `.shared` folder of private mounts |
-| · `LINK_BASE` | the namespaces of private mounts, which are links there |
-| · `LOCK_BASE` to `LOCK_END` | locks of read-only mounts; `LOCK_FOLDER` is set in the number of a folder for them |
-| `GROUP_BASE` | not inodes: entries that are groups of files. The entry of a folder has the folder's inode number |
+| · `LINK_BASE` | the namespaces in private mounts, which appear there as links |
+| · `LOCK_BASE` to `LOCK_END` | locks of read-only mounts; the bit `LOCK_FOLDER` marks a folder of locks |
+| `GROUP_BASE` | not inodes: entries that are groups of files. A folder's entry has the folder's inode number |
 | `HANDLE_BASE` | not inodes: handles of files that pyfuse3 opened for writing; a smaller handle is an inode's number |
-| `SHOWN_BASE` | not inodes: set in each number that a private mount shows for an inode of the catalog |
+| `SHOWN_BASE` | not inodes: a bit set in each number that a private mount shows for an inode of the catalog |
 | `ALIAS_BASE` | folders of a private mount's base as one user sees them: the user's root, then the folder's number |
 """
 
@@ -32,13 +32,13 @@ HANDLE_BASE = 1 << 62
 SHOWN_BASE = VIRTUAL_BASE >> 1
 ALIAS_BASE = 1 << 63
 ALIAS_BITS = 32
-"""Bits of an alias that hold the folder's own number; the bits above hold the number of the user's root."""
+"""The low bits of an alias that hold the folder's number; the bits above them hold the number of the user's root."""
 
 
 def above_earlier_workers(base: int) -> int:
-    """A first number that no earlier worker of the mount has reached: the kernel may still know what they made.
+    """A first number above all that earlier workers of the mount used: the kernel may still know those numbers.
 
-    It is taken from the monotonic clock, in microseconds: nobody can set that back, and no mount outlives a boot.
+    It is taken from the monotonic clock, in microseconds: nobody can set that clock back, and no mount outlives a boot.
     """
     return base + time.monotonic_ns() // 1000
 
@@ -49,7 +49,7 @@ def alias(under: int, folder: int) -> int:
 
 
 def first_alias(root: int, folder: int) -> int:
-    """The same, from the user's root."""
+    """The same, given the user's root instead of an alias."""
     return alias(root << ALIAS_BITS, folder)
 
 

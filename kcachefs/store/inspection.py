@@ -1,4 +1,4 @@
-"""An inspection: a store being checked, what was found wrong with it, and the ways to mend it."""
+"""An inspection: a store being checked, the problems found in it, and the ways to mend them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Progress = Callable[[str, int, int], None]
 """Called with a label, how much is done, and how much there is to do."""
 
 DIRECTORY = 0o040000 >> 12
-"""A directory's type, as names have it."""
+"""A directory's type, as the records of names store it."""
 
 
 def links_of_folder(folders: int) -> int:
-    """The links of a folder that holds this many folders: its name and its `.`, and the `..` of each."""
+    """The link count of a folder that holds this many folders: its name, its `.`, and the `..` of each of them."""
     return 2 + folders
 
 
@@ -42,7 +42,7 @@ class Finding(msgspec.Struct):
     thing: str
     problem: str
     remedy: str
-    """What repair does about it, or did."""
+    """What a repair does, or did, about the problem."""
     repaired: bool = False
 
 
@@ -56,14 +56,14 @@ class Report(msgspec.Struct):
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 repaired, 2 damage left."""
+        """0 if the store is clean, 1 if everything was repaired, 2 if damage is left."""
         if not self.findings:
             return 0
         return 1 if all(finding.repaired for finding in self.findings) else 2
 
 
 class Inspection:
-    """A store being checked. Each method that mends is one transaction, and may be run again after a kill."""
+    """A store being checked. Each mending method is one transaction, and can safely run again after a kill."""
 
     def __init__(self, store: Store, report: Report, repair: bool, progress: Progress) -> None:
         self.store = store
@@ -72,7 +72,7 @@ class Inspection:
         self.progress = progress
 
     def report(self, check: str, thing: str, problem: str, remedy: str, mend: Callable[[], object]) -> None:
-        """Add a finding to the report and, if this is a repair, mend it."""
+        """Add a finding to the report and, if this is a repair, mend the problem."""
         finding = Finding(check, thing, problem, remedy)
         self._findings.append(finding)
         if self.repair:
@@ -117,23 +117,23 @@ class Inspection:
             txn.delete(key)
 
     def recount(self) -> None:
-        """Make the totals and volume records again, and raise every counter above what is in use."""
+        """Recompute the totals and volume records, and raise every counter above the numbers in use."""
         ledger.rebuild(self.store.catalog, self.store.volumes, self.store.spool)
 
     def set_references(self, digest: bytes, refs: int) -> None:
-        """Set how many references an object has; with none it is removed."""
+        """Set how many references an object has; an object without references is removed."""
         with self.store.transaction() as txn:
             raw = txn.get(object_key(digest))
             if raw is not None:
                 self.store.objects.ledger.set_references(txn, digest, ObjectRecord.unpack(raw), refs)
 
     def release(self, digest: bytes) -> None:
-        """Have ContentStore hold an object no longer."""
+        """Make ContentStore release an object."""
         with self.store.transaction() as txn:
             self.store.objects.unlink(txn, digest, held=True)
 
     def drop_name(self, key: bytes, kind: int) -> None:
-        """Remove a name, and count one less in its directory if that exists."""
+        """Remove a name, and count one name less in its directory, if the directory exists."""
         with self.store.transaction() as txn:
             txn.delete(key)
             raw = txn.get(inode_key(number_of(key)))

@@ -2,13 +2,13 @@
 
 A record is one whole mutation: a list of keys set or deleted. A plain write(2) acknowledges it and survives the death
 of the process; syncing the segments makes it survive a power cut. The log is a row of segments: a fold starts a new
-one, puts the records of the old ones into LMDB, and removes them. A `Mark` says how far that went; LMDB commits it
-together with those records. Replay starts at the mark: what was folded is never applied again, not even if a power cut
-brings a removed segment back and takes the one after it.
+one, puts the records of the old ones into LMDB, and removes the old ones. A `Mark` says how far the fold went; LMDB
+commits it together with those records. Replay starts at the mark, so a folded record is never applied again, not even
+if a power cut brings a removed segment back and takes the one after it.
 
 A segment ends where its first incomplete or damaged record begins: a kill leaves a torn tail, a disk may flip a bit,
-and nothing after either can be trusted. A power cut may also take whole records from the end of a segment and leave the
-next one, which the disk wrote earlier. So each segment begins with how long the one before it was.
+and nothing after such damage can be trusted. A power cut may also take whole records from the end of a segment and
+leave the next one, which the disk wrote earlier. So each segment begins with the length of the one before it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _CHANGE = struct.Struct("<HI")  # key length, value length or _DELETED
 _DELETED = 0xFFFFFFFF
 _NAME = re.compile(r"(\d{10})\.log")
 _BEFORE = b"mbefore"
-"""The key of a segment's first record: how long the segment before it was."""
+"""The key of a segment's first record, which holds the length of the segment before it."""
 _LENGTH = struct.Struct("<Q")
 _write = libc.write_in_one_go
 
 RESERVE = 1 << 20
-"""Disk space reserved for each new segment, so that deletions that make room can be recorded even on a full disk."""
+"""Disk space reserved for each new segment, so that deletions, which make room, can be recorded even on a full disk."""
 RESERVE_AT_REST = 64 << 10
-"""The same, while nothing happens and the disk has `PLENTY` of room. A fold may need more than this."""
+"""The smaller reserve while nothing happens and the disk has `PLENTY` of room. A fold may need more than this."""
 PLENTY = 1 << 30
-"""Free bytes of the disk below which the whole reserve is kept."""
+"""If the disk has fewer free bytes than this, the whole reserve is kept."""
 
 
 class Mark(NamedTuple):
@@ -61,7 +61,7 @@ class Mark(NamedTuple):
 
 
 class Journal:
-    """Appends to the newest segment. The catalog calls it under its lock. Run `replay` first: it trims damage."""
+    """Appends to the newest segment. The catalog calls it under its own lock. Run `replay` first: it trims damage."""
 
     def __init__(self, directory: Path, folded: Mark = Mark(0, 0)) -> None:  # noqa: B008
         self._directory = directory
@@ -86,7 +86,7 @@ class Journal:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing has been appended to the newest segment."""
+        """Whether nothing has been appended to the newest segment."""
         return self.length <= _SEGMENT_HEADER.size + _BEFORE_SIZE
 
     def append(self, changes: Changes) -> None:
@@ -145,7 +145,7 @@ class Journal:
         return self.end
 
     def give_reserve_back(self) -> None:
-        """Free the space reserved for the newest segment, because LMDB needs it more or nobody needs it."""
+        """Free the space reserved for the newest segment, because LMDB needs it more urgently or nobody needs it."""
         if self._number in self._segments:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._newest, self.length)
@@ -157,20 +157,20 @@ class Journal:
                 return
 
     def rest(self) -> None:
-        """Keep no more than a small reserve until the next segment, unless the disk is short of room."""
+        """Keep only a small reserve until the next segment is started, unless the disk is short of room."""
         if not self._rests and self.length < RESERVE_AT_REST and self._free_bytes() >= PLENTY:
             self.give_reserve_back()
             _reserve(self._newest, RESERVE_AT_REST)
             self._rests = True
 
     def keep_reserve(self) -> None:
-        """Take the whole reserve again if it was given back and the disk has become short of room since."""
+        """Reserve the full space again, if `rest` gave it back and the disk has become short of room since."""
         if self._rests and self._free_bytes() < PLENTY:
             _reserve(self._newest, RESERVE)
             self._rests = False
 
     def remove_before(self, mark: Mark) -> None:
-        """Delete the segments below the mark: they are in LMDB. Oldest first, so that no gap is left."""
+        """Delete the segments below the mark: they are in LMDB. The oldest goes first, so that no gap is left."""
         for number in sorted(self._segments):
             if number < mark.segment:
                 self._segments.pop(number)
@@ -215,7 +215,7 @@ def segment_numbers(directory: Path) -> list[int]:
 
 
 def replay(directory: Path, quarantine: Path, folded: Mark = Mark(0, 0)) -> Iterator[Changes]:  # noqa: B008
-    """Every complete record after `folded`, oldest first; stops for good at the first damaged one.
+    """Every complete record after `folded`, oldest first; stops at the first damaged record.
 
     A new segment is started only while the one before it is intact. So damage makes everything after it untrustworthy,
     later segments included: applying them would leave a gap in history. Records that are not replayed are cut off and
@@ -248,7 +248,7 @@ def _replay_segment(number: int, raw: bytes, start: int) -> Generator[Changes, N
 
 
 def _follows(number: int, raw: bytes) -> int | None:
-    """How long the segment before this one was; None if it does not say, as the first, or one of an older version."""
+    """The length of the segment before this one; None if none is recorded (a first segment, or an old version's)."""
     first = next(decode_records(number, raw[: _SEGMENT_HEADER.size + _BEFORE_SIZE], _SEGMENT_HEADER.size), {})
     said = first.get(_BEFORE)
     return int(_LENGTH.unpack(said)[0]) if said is not None else None
@@ -259,7 +259,7 @@ def _first_change(number: int, raw: bytes) -> int:
 
 
 def _trim(directory: Path, number: int, rest: bytes, whole: int, quarantine: Path) -> None:
-    # After this the journal holds what was replayed and nothing else, so new segments may follow before any fold.
+    # After this, the journal holds only replayed records, so new segments may follow before any fold.
     for later in segment_numbers(directory):
         if later > number:
             log.warning("journal segment %d was set aside: the one before it is damaged", later)
@@ -283,14 +283,14 @@ def encode_record(number: int, changes: Changes) -> bytes:
         else:
             parts += (_CHANGE.pack(len(key), len(value)), key, value)
     body = b"".join(parts)
-    return _RECORD.pack(len(body), zlib.crc32(body, number & 0xFFFFFFFF)) + body  # as in _checksum, without a call
+    return _RECORD.pack(len(body), zlib.crc32(body, number & 0xFFFFFFFF)) + body  # `_checksum` inlined, to save a call
 
 
 _BEFORE_SIZE = len(encode_record(0, {_BEFORE: _LENGTH.pack(0)}))
 
 
 def decode_records(number: int, raw: bytes, position: int = 0) -> Generator[Changes, None, int]:
-    """The records of segment `number` in `raw` from `position` on; returns where the intact ones end."""
+    """The records of segment `number` in `raw` from `position` on; returns where the intact records end."""
     while position + _RECORD.size <= len(raw):
         length, checksum = _RECORD.unpack_from(raw, position)
         body = raw[position + _RECORD.size : position + _RECORD.size + length]
@@ -328,8 +328,8 @@ def _checksum(number: int, body: bytes) -> int:
 
 
 def _reserve(fd: int, length: int) -> bool:
-    # os.posix_fallocate would change the size, and the size says where the log ends. Not every filesystem can do this,
-    # and a full one will not: then `append` fails when the space is needed.
+    # os.posix_fallocate would change the size, and the size says where the log ends. Not every filesystem can reserve
+    # space like this, and a full one refuses to: then `append` fails when the space is needed.
     try:
         libc.fallocate(fd, libc.FALLOC_FL_KEEP_SIZE, 0, length)
     except OSError:

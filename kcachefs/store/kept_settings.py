@@ -1,4 +1,4 @@
-"""The settings that a store keeps: for its next mount, and for the next worker of the present one."""
+"""The settings that a store keeps for its next mount, and for the next worker of the present mount."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SIZE_MAX = 1 << 20
 
 
 def read(store: Path, name: str = NAME) -> dict[str, Any]:
-    """The kept values by the names of their options; empty if the store keeps none, or is somebody else's.
+    """The kept values by the names of their options; empty if the store keeps none, or belongs to somebody else.
 
-    A store of somebody else's cannot be mounted: opening it says why.
+    Somebody else's store cannot be mounted: opening it says why.
     """
     try:
         fd = os.open(store / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -39,7 +39,7 @@ def read(store: Path, name: str = NAME) -> dict[str, Any]:
 
 def write(store: Path, values: dict[str, Any], name: str = NAME) -> None:
     """Keep these values and no others. A kill or a power cut leaves the old ones or the new ones."""
-    from kcachefs.store.header import clear_errors  # here, because it imports LMDB, which `read` does not need
+    from kcachefs.store.header import clear_errors  # imported here because it loads LMDB, which `read` does not need
 
     with clear_errors(store):
         replace_file(store / name, msgspec.json.format(msgspec.json.encode(values)) + b"\n")

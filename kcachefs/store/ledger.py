@@ -33,7 +33,7 @@ _NO_TOTALS = Totals().pack()
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Bytes that wait for `Objects.link`: just appended to a volume, or found in the store already."""
+    """Bytes that wait for `Objects.link`: they were just appended to a volume, or the store had them already."""
 
     digest: bytes
     plain: int
@@ -45,7 +45,7 @@ class Staged:
     end: bytes = b""
     """The plain bytes of the last frame."""
     is_packed: bool = False
-    """Compressed as far as possible."""
+    """Whether the bytes are compressed as far as possible."""
 
     @property
     def known(self) -> bool:
@@ -68,7 +68,7 @@ class Ledger:
     # --- inside a transaction -----------------------------------------------------------------------------------------
 
     def place(self, txn: Transaction, staged: Staged, totals: Totals, old: ObjectRecord | None) -> ObjectRecord:
-        """Give an object staged bytes, in place of its `old` ones if it had any. The caller puts the record."""
+        """Give an object staged bytes, which replace its `old` bytes if it had any. The caller puts the record."""
         record = ObjectRecord(staged.volume, staged.offset, staged.length, staged.plain, staged.frames, 0)
         if old is None:
             totals.objects += 1
@@ -92,7 +92,7 @@ class Ledger:
         return record
 
     def set_references(self, txn: Transaction, digest: bytes, record: ObjectRecord, refs: int) -> None:
-        """Set how many references an object has; without any, it goes."""
+        """Set how many references an object has; an object without references is removed."""
         totals = read_totals(txn)
         totals.referenced += record.plain * (refs - record.refs)
         record.refs = refs
@@ -106,7 +106,7 @@ class Ledger:
         txn.put(TOTALS_KEY, totals.pack())
 
     def release(self, txn: Transaction, record: ObjectRecord, totals: Totals) -> None:
-        """Count an object's bytes as dead; a closed volume with nothing alive goes with them."""
+        """Count an object's bytes as dead, and remove their volume if it is closed and has nothing alive."""
         totals.live -= record.length
         key = volume_key(record.volume)
         try:
@@ -126,7 +126,7 @@ class Ledger:
     # --- volumes ------------------------------------------------------------------------------------------------------
 
     def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
-        """Append to the active volume, or to a new one if it is full; returns volume and offset. Any thread."""
+        """Append to the active volume, or to a new one if that is full; returns volume and offset. For any thread."""
         if self._volumes.active < 0 or self._volumes.active_size >= self._volume_size:
             self._roll(self._volume_size)
         return self._volumes.append(parts)
@@ -140,7 +140,7 @@ class Ledger:
         return number
 
     def settle(self, number: int) -> None:
-        """Move a volume that was written as a whole to its place, or remove it if the catalog does not have it."""
+        """Move a volume that was written as a whole to its place, or remove it if the catalog has no record of it."""
         if self._catalog.get(volume_key(number)) is not None:
             self._volumes.finish(number)
         else:
@@ -165,8 +165,8 @@ class Ledger:
             number = self.reserve()
             fd = self._volumes.open_active(number, 0)
             assert fd is not None
-            # Both under one lock: if the old volume were closed while it is still appended to, `release` could delete
-            # it along with an object that waits for its link.
+            # Close the old volume and switch under one lock. If a closed volume were still appended to, `release` could
+            # delete it along with an object that waits for its link.
             with self._catalog.lock:
                 try:
                     with self._catalog.transaction() as txn:
@@ -180,7 +180,7 @@ class Ledger:
                 self._volumes.switch(number, fd, 0)
 
     def _close_volume(self, txn: Transaction, number: int) -> None:
-        # Even with nothing alive in it, leave it to compaction: something may just have been staged in it.
+        # Leave even a volume with nothing alive to compaction: an object may just have been staged in it.
         raw = txn.get(volume_key(number)) if number >= 0 else None
         if raw is not None:
             volume = VolumeRecord.unpack(raw)
@@ -190,7 +190,7 @@ class Ledger:
     # --- opening ------------------------------------------------------------------------------------------------------
 
     def _remove_leftovers(self) -> None:
-        # Left by a kill between a transaction and `settle`, during staging, or between a fold and what it frees.
+        # A kill leaves files between a transaction and `settle`, during staging, or between a fold and `freed`.
         for number in self._volumes.incoming():
             if self._is_known(number):
                 self._volumes.finish(number)
@@ -201,9 +201,9 @@ class Ledger:
                 self._volumes.remove(number)
 
     def _remove_empty(self) -> None:
-        """Remove the records of closed volumes that hold nothing. They were kept while a write to them was pending.
+        """Remove the records of closed volumes that hold nothing. They were kept while a write was pending.
 
-        Only if the file is empty too: during a repair, objects may not have been counted yet.
+        The file must be empty too: during a repair, objects may not have been counted yet.
         """
         empty = [key for key, raw in self._catalog.walk(b"v") if raw is not None and self._is_empty(key, raw)]
         if empty:
@@ -302,7 +302,7 @@ def is_damaged(catalog: Catalog) -> bool:
 
 
 def rebuild(catalog: Catalog, volumes: Volumes, spool: Spool) -> None:
-    """Write down what `count` finds, close every volume, and raise the counters above everything in use."""
+    """Record what `count` finds, close every volume, and raise the counters above all numbers in use."""
     catalog.fold()
     totals, records = count(catalog)
     numbers = next_numbers(catalog, volumes, spool)

@@ -1,8 +1,8 @@
 """Listings of large folders in the layout that the kernel takes, so that nobody waits for their names one by one.
 
-A listing is made from the catalog, and good as long as its folder has the time of change and the number of names that
-it was made with. A store is complete without listings: one that is missing, damaged or out of date is made again. They
-are few and small (beyond `TOTAL_MAX` bytes or `FILES_MAX` files the oldest go), so those that were read stay in memory.
+A listing is made from the catalog, and is valid as long as its folder's time of change and number of names stay the
+same. A store is complete without listings: one that is missing, damaged or out of date is made again. Listings are few
+and small (beyond `TOTAL_MAX` bytes or `FILES_MAX` files the oldest go), so once read, they stay in memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _CHECK = struct.Struct("<I")  # the CRC-32 of all before it
 _NAME = re.compile(r"[0-9a-f]{16}")
 _FOLDER = stat.S_IFDIR >> 12
 _DOTS = 2
-"""Records besides those of names: `.` and `..`."""
+"""Records that are not names of the folder: `.` and `..`."""
 
 Row = tuple[int, bytes, int, int]
 """Cookie, name, inode, type."""
 
 
 class Listing:
-    """A listing as it is stored: `raw`. ValueError if that is damaged."""
+    """A listing as stored, from its bytes `raw`. Raises ValueError if they are damaged."""
 
     def __init__(self, raw: bytes) -> None:
         if len(raw) < _HEAD.size + _CHECK.size or crc32(raw[: -_CHECK.size]) != _CHECK.unpack(raw[-_CHECK.size :])[0]:
@@ -72,7 +72,7 @@ class Listing:
         return cls(body + _CHECK.pack(crc32(body)))
 
     def is_of(self, changed: int, names: int) -> bool:
-        """Whether it is the listing of a folder with this many names, last changed at `changed`."""
+        """Whether this is the listing of a folder with this many names, last changed at `changed`."""
         return self._changed == changed and len(self._cookies) == names + _DOTS
 
     def part(self, cookie: int, size: int) -> bytes:
@@ -83,7 +83,7 @@ class Listing:
 
 
 class Listings:
-    """The listings of one store. Any thread."""
+    """The listings of one store. Any thread may use it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -93,7 +93,7 @@ class Listings:
         self._sizes: dict[int, int] = {}
         """Sizes of the files, by folder, the oldest first."""
         self._newest = 0
-        """The time of the newest file. The next one's is later, even if the clock is coarse or was set back."""
+        """The time of the newest file. The next one is later, even if the clock is coarse or was set back."""
         with contextlib.suppress(OSError):  # a store is complete without them
             names = [name for name in os.listdir(directory) if _NAME.fullmatch(name)]
             found = [(status, name) for name in names if (status := _read_ahead(directory / name)) is not None]
@@ -110,7 +110,7 @@ class Listings:
         return self.directory / f"{folder:016x}"
 
     def folders(self) -> list[int]:
-        """The folders that have a listing, good or not."""
+        """The folders that have a listing, valid or not."""
         return list(self._sizes)
 
     def get(self, folder: int) -> Listing | None:
@@ -124,7 +124,7 @@ class Listings:
         return found
 
     def read(self, folder: int) -> Listing:
-        """The listing on the disk. OSError or ValueError if it is missing or damaged."""
+        """The listing on the disk. Raises OSError or ValueError if it is missing or damaged."""
         with open(_open_file(self.path(folder)), "rb") as file:
             raw = file.read(LISTING_MAX + 1)
         if len(raw) > LISTING_MAX:
@@ -135,7 +135,7 @@ class Listings:
         return found
 
     def put(self, listing: Listing) -> None:
-        """Keep a listing, unless it is too long. OSError if the disk is full."""
+        """Keep a listing, unless it is too long. Raises OSError if the disk is full."""
         if len(listing.raw) > LISTING_MAX:
             return
         folder = listing.folder
@@ -159,7 +159,7 @@ class Listings:
         self.trim(TOTAL_MAX)
 
     def trim(self, most: int) -> None:
-        """Remove the oldest until the others take at most `most` bytes, and are few enough."""
+        """Remove the oldest listings until the rest take at most `most` bytes and `FILES_MAX` files."""
         with self._lock:
             while self._sizes and (sum(self._sizes.values()) > most or len(self._sizes) > FILES_MAX):
                 self._remove(next(iter(self._sizes)))
@@ -169,7 +169,7 @@ class Listings:
             self._remove(folder)
 
     def allocated_bytes(self) -> int:
-        """What they take on the disk."""
+        """What the listings take on the disk."""
         return sum(list(self._sizes.values()))
 
     def _remove(self, folder: int) -> None:
@@ -180,7 +180,7 @@ class Listings:
 
 
 def _open_file(path: Path) -> int:
-    """A descriptor of a plain file. ValueError if it is anything else."""
+    """A descriptor of a plain file. Raises ValueError if `path` is anything else."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -189,7 +189,7 @@ def _open_file(path: Path) -> int:
 
 
 def _read_ahead(path: Path) -> os.stat_result | None:
-    """Have the disk start to read a file, so that a listing soon after need not wait. None if it is not a file."""
+    """Have the disk start reading a file, so that a listing soon after need not wait. None if it is not a file."""
     try:
         fd = _open_file(path)
     except (OSError, ValueError):

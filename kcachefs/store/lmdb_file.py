@@ -27,18 +27,18 @@ log = logging.getLogger(__name__)
 _LOCK_FILE_SIZE = 8192
 _NEARLY_FULL = 4 << 20
 _COMPACT_MIN, COMPACT_MAX = 64 << 10, 8 << 20
-"""A file is rewritten if at least the first number of bytes is free and at most the second is in use: an unmount waits
-while the used ones are checked and copied."""
+"""A file is rewritten only if that saves at least `_COMPACT_MIN` bytes and an eighth of the file. An unmount waits
+while the used bytes are checked and copied, so it rewrites no file with more than `COMPACT_MAX` bytes in use."""
 _AHEAD_MAX = 32 << 20
 """Bytes of a file that are read ahead when it is opened."""
 _RECORD_OVERHEAD = 16
-"""What LMDB takes for a record besides its key and its value."""
+"""Bytes that LMDB takes for a record on top of its key and its value."""
 
 
 def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
-    """Open the file in `directory`, which must be there, and forget the readers of processes that died."""
+    """Open the file in `directory`, which must exist, and clear the reader slots of processes that died."""
     data = directory / "data.mdb"
-    if not data.is_file() or not data.stat().st_size:  # LMDB would make a new, empty one
+    if not data.is_file() or not data.stat().st_size:  # LMDB would make a new, empty file
         raise StoreError(f"{data}: the catalog is missing; run: kcachefs fsck --repair")
     _write_lock_file(directory)
     try:
@@ -62,14 +62,14 @@ def open_lmdb(directory: Path, map_size: int) -> lmdb.Environment:
 def _read_ahead(data: Path) -> None:
     """Ask the disk for a file, or for the beginning of a large one, without waiting for it.
 
-    Otherwise, after a reboot, the first to need a page waits for it: a listing of a thousand names needs 30.
+    Otherwise, after a reboot, the first request for a page waits: a listing of a thousand names needs 30 pages.
     """
     with contextlib.suppress(OSError), open(data, "rb") as file:
         os.posix_fadvise(file.fileno(), 0, _AHEAD_MAX, os.POSIX_FADV_WILLNEED)
 
 
 def make_lmdb(directory: Path, records: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Make an LMDB file with `records` in it. It survives a power cut from here on."""
+    """Make an LMDB file with `records` in it. When this returns, the file survives a power cut."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     _write_lock_file(directory)
     try:
@@ -95,22 +95,22 @@ def _part_of(directory: Path) -> Path:
 
 
 def remove_part(directory: Path) -> None:
-    """Remove what a process left that was killed while it rewrote the file in `directory`."""
+    """Remove the leftovers of a process that was killed while rewriting the file in `directory`."""
     shutil.rmtree(_part_of(directory), ignore_errors=True)
 
 
 def compact_lmdb(directory: Path) -> None:
-    """Rewrite the file in `directory` as `close_compact` does, however much is in it. Nobody may have it open."""
+    """Rewrite the file in `directory` as `close_compact` does, whatever its size. Nobody may have it open."""
     if not _page_problems(directory):  # LMDB may crash on a damaged tree, even on opening it
         close_compact(open_lmdb(directory, DEFAULT_MAP_SIZE), directory, is_checked=True)
 
 
 def close_compact(env: lmdb.Environment, directory: Path, *, is_checked: bool = False) -> None:
-    """Close the file in `directory`; if it has many free or half-filled pages, replace it by one without them.
+    """Close the file in `directory`; if it has many free or half-filled pages, replace it by a file without them.
 
-    A kill or a power cut leaves the old file or the new one. If there is no room for a second one, or the tree is
-    damaged, the old one stays: LMDB may crash on a damaged tree. `is_checked`: the tree is known to be sound, and
-    nobody waits, so that it does not matter how much is in use.
+    A kill or a power cut leaves the old file or the new one. If there is no room for a second file, or the tree is
+    damaged, the old one stays: LMDB may crash on a damaged tree. `is_checked` says that the tree is known to be sound
+    and that nobody waits, so that it does not matter how many bytes are in use.
     """
     part = _part_of(directory)
     try:
@@ -139,7 +139,7 @@ def close_compact(env: lmdb.Environment, directory: Path, *, is_checked: bool = 
 
 
 def structure_problems(directory: Path) -> list[str]:
-    """What is wrong with the tree that LMDB keeps in `directory`. Nobody may have it open."""
+    """The problems of the tree that LMDB keeps in `directory`. Nobody may have it open."""
     try:
         return _page_problems(directory) or badly_packed(directory / "data.mdb") or _unfindable_records(directory)
     except lmdb.Error as error:
@@ -155,7 +155,7 @@ def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
         return StoreError(f"{thing}: written by an incompatible LMDB; use the kcachefs that made it")
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.CursorFullError):
         return StoreError(f"{thing}: is damaged ({error}); run: kcachefs fsck --repair")
-    if "already open in this process" in str(error):  # as we hold the store's lock, it is one that the parent had open
+    if "already open in this process" in str(error):  # we hold the store's lock, so the parent had it open
         return StoreError(f"{thing}: was open when this process was forked; open it in a new process")
     if "allocate memory" in str(error):  # the file's first page says how much address space it needs
         return StoreError(
@@ -166,7 +166,7 @@ def lmdb_error(thing: object, error: lmdb.Error) -> StoreError:
 
 
 def write_error(env: lmdb.Environment, error: lmdb.Error) -> StoreError:
-    """The same for a commit that failed. LMDB reports EIO when the disk took only part of a write."""
+    """Like `lmdb_error`, for a failed commit. LMDB reports EIO when the disk took only part of a write."""
     if isinstance(error, lmdb.MapFullError):
         return NoSpace("the catalog's map is full; evict something, or raise its size")
     if getattr(error, "code", None) == errno.EIO:
@@ -177,8 +177,8 @@ def write_error(env: lmdb.Environment, error: lmdb.Error) -> StoreError:
 
 
 def _write_lock_file(directory: Path) -> None:
-    # LMDB writes to this file through a map. Left to itself it makes the file sparse, and on a full disk the first
-    # write to a page without a block is SIGBUS. Nobody else has the store open, so the old content is of no use.
+    # LMDB writes to this file through a map. Left to itself, LMDB makes the file sparse, and on a full disk the
+    # first write to a page without a block is SIGBUS. Nobody else has the store open, so the old content is of no use.
     fd = os.open(directory / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if os.pwrite(fd, bytes(_LOCK_FILE_SIZE), 0) != _LOCK_FILE_SIZE:
@@ -190,8 +190,8 @@ def _write_lock_file(directory: Path) -> None:
 
 
 def _check_size(env: lmdb.Environment, path: Path) -> None:
-    # LMDB reads through a map, and reading past the end of a truncated file is SIGBUS. A file may also be short for a
-    # good reason (its last pages were freed before they were ever written): then it is lengthened.
+    # LMDB reads through a map, and reading past the end of a truncated file raises SIGBUS. A file may also be short for
+    # a good reason: its last pages were freed before they were ever written. Such a file is lengthened.
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     if path.stat().st_size >= needed:
         return
@@ -203,7 +203,7 @@ def _check_size(env: lmdb.Environment, path: Path) -> None:
 
 
 def _page_problems(directory: Path) -> list[str]:
-    """What is wrong with the pages, read byte by byte: LMDB itself would crash on some kinds of damage."""
+    """The problems of the pages, read byte by byte: LMDB itself would crash on some kinds of damage."""
     try:
         return list(lmdb.verify.verify(str(directory)))  # type: ignore[no-untyped-call]
     except (lmdb.verify.VerifyError, OSError, struct.error) as error:
@@ -211,9 +211,9 @@ def _page_problems(directory: Path) -> list[str]:
 
 
 def _unfindable_records(directory: Path) -> list[str]:
-    """The first record that a walk in order finds but a search by its key does not: a key above it is damaged.
+    """The first record that a walk in order finds but a search by key does not: a key higher in the tree is damaged.
 
-    Mending single records cannot help such a tree: a deletion by key would not reach them.
+    Mending single records does not help such a tree, because a deletion by key would not reach them.
     """
     with lmdb.open(str(directory), map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False) as env:
         with env.begin(buffers=True) as txn, txn.cursor() as cursor:

@@ -1,8 +1,8 @@
-"""Finds records in LMDB's pages whose sizes are damaged.
+"""Finds records with damaged sizes in LMDB's pages.
 
-LMDB puts the records of a page side by side, without gaps, and believes the size that each of them states: deleting one
-that states a wrong size moves the others to where they are not found, or garbles them. `lmdb.verify` looks at each
-record by itself, so a size that only reaches into the next record is not noticed there.
+LMDB puts the records of a page side by side, without gaps, and believes the size that each record states. Deleting a
+record with a wrong size moves the others to places where they are not found, or garbles them. `lmdb.verify` looks at
+each record by itself, so it does not notice a size that only reaches into the next record.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from pathlib import Path
 _MAGIC = struct.Struct("=I").pack(0xBEEFC0DE)
 _BRANCH, _OVERFLOW, _NO_ROOT = 0x01, 0x01, (1 << 64) - 1
 _LAYOUTS = {16: (0, 8, 1), 24: (24, 24, 2)}
-"""By the length of a page's header (LMDB 0.9, 1.0): where offsets begin, the length of a reference to overflow pages,
-and to how many bytes a key is aligned."""
+"""By the length of a page's header (LMDB 0.9, 1.0): where offsets count from, the length of a reference to overflow
+pages, and to how many bytes a key is aligned."""
 _DATABASES, _DATABASE, _ROOT, _TRANSACTION = 24, 48, 40, 24 + 2 * 48 + 8
-"""In a meta page, after its header: the two trees, the length of each, the root in it, and the last transaction."""
+"""Places in a meta page, counted from the end of its header: where the records of the two trees begin, how long each
+record is, where the root is in a record, and where the number of the last transaction is."""
 _NODE = struct.Struct("=HHHH")
-"""A value's size in two halves, flags, and the key's size. In a branch the first three are the number of a page."""
+"""A value's size in two halves, flags, and the key's size. In a branch page the first three form a page number."""
 _ENDS = struct.Struct("=HHH")
 """A page's flags, and where its free space begins and ends."""
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 
 
 def badly_packed(data: Path) -> list[str]:
-    """The first page of LMDB's file `data` in which records do not lie side by side. `lmdb.verify` found nothing."""
+    """The first page of LMDB's file `data` in which records do not lie side by side. `lmdb.verify` must pass first."""
     fd = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
     try:
         for number, page, header in _pages(fd):

@@ -1,7 +1,8 @@
-"""The store's exclusive lock: only one process has a store open, and a second one is told which it is.
+"""The store's exclusive lock: only one process has a store open, and a second one gets an error that names the first.
 
-It is a flock on a file in the store: the kernel drops it when its holder dies, however it dies. A forked child inherits
-it and closes it at once, which leaves it to the parent: otherwise the child would hold it after the parent has died.
+The lock is a flock on a file in the store: the kernel drops it when its holder dies, in whatever way. A forked child
+inherits the lock's descriptor and closes it at once, so that only the parent holds the lock: otherwise the child would
+still hold it after the parent's death.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class StoreLock:
     """Held from construction until `release`."""
 
     is_inherited = False
-    """Whether the process that took it has forked this one: the store is the parent's."""
+    """Whether the process that took the lock has forked this one: the store is the parent's."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -37,7 +38,7 @@ class StoreLock:
             raise NotAStore(f"{path}: {NO_FILE}; move it away") from None
         program = Path(sys.argv[0]).name or "python"
         os.ftruncate(self._fd, 0)
-        with contextlib.suppress(OSError):  # on a full disk the lock is held all the same, by a nameless holder
+        with contextlib.suppress(OSError):  # on a full disk the lock is still held, but without the holder's name
             named = f"process {os.getpid()} ({program}){_COUNTED_IN}{pid_namespace.current()}\n"
             os.pwrite(self._fd, named.encode(), 0)
         _all.add(self)
@@ -51,7 +52,7 @@ class StoreLock:
             self._fd = -1
 
     def after_fork(self) -> None:
-        """In a forked child: let go of the parent's lock without unlocking it."""
+        """In a forked child: close the descriptor of the parent's lock without unlocking it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -23,18 +23,18 @@ def volume_key(number: int) -> bytes:
 
 @dataclass(slots=True)
 class ObjectRecord:
-    """Where an object's bytes are, and how many refer to them.
+    """Where an object's bytes are, and how many inodes and holders refer to them.
 
     `length` counts everything in the volume: frames, frame table and trailer. It is 0 if the object is damaged and its
     bytes were given up.
     """
 
     HELD: ClassVar[int] = 1
-    """Held through ContentStore, which counts as one of `refs`."""
+    """ContentStore holds the object, which counts as one of `refs`."""
     DAMAGED: ClassVar[int] = 2
     """Its bytes failed verification and were set aside; storing the same bytes again heals it."""
     PACKED: ClassVar[int] = 4
-    """Compressed as far as possible: repacking copies it as it is."""
+    """Compressed as far as possible: repacking copies the object unchanged."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIQQIIB")
 
@@ -84,7 +84,7 @@ class VolumeRecord:
 
 @dataclass(slots=True)
 class Totals:
-    """The sums over all object and volume records; every transaction that changes one of those changes these too."""
+    """The sums over all object and volume records; every transaction that changes a record updates the totals."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<QQQQQ")
 

@@ -1,9 +1,9 @@
-"""Objects: bytes by the BLAKE3 digest of their plain form, stored once, checked on every decode.
+"""Objects: bytes found by the BLAKE3 digest of their plain form, stored once and checked on every decode.
 
 Storing takes three steps. `stage` hashes, compresses and appends the bytes, without a lock that a reader or another
 writer would wait for. `link` makes them known inside the caller's transaction, so that an inode and the object it
-refers to appear at the same instant. `settle` comes last, whether or not that succeeded. Bytes that were staged and
-never linked are dead space, nothing worse.
+refers to appear at the same instant. `settle` comes last, whether or not the transaction succeeded. Bytes that were
+staged and never linked are dead space, nothing worse.
 
 Wrong bytes are never returned. An object that fails its check is copied to the quarantine and its record is marked;
 from then on it is absent, until somebody stores the same bytes again.
@@ -44,16 +44,16 @@ log = logging.getLogger(__name__)
 DEFAULT_VOLUME_SIZE = 16 << 20
 """A full volume: small enough to be compacted quickly, large enough that a store has few."""
 SHARED_MAX = 512 << 10
-"""Stored bytes up to which an object shares a volume. A larger one gets its own, so that unlinking frees its blocks."""
+"""Objects of at most this many stored bytes share volumes. A larger one gets its own: unlinking it frees its blocks."""
 IN_MEMORY_MAX = 4 << 20
-"""Plain bytes up to which an object is put together in memory before it is written."""
+"""Objects of at most this many plain bytes are put together in memory before they are written."""
 CACHE_BYTES = 16 << 20
 """Bytes of decoded frames that are kept."""
 _QUARANTINE_MAX = 64 << 20
 
 
 class Objects:
-    """Everything that has a digest."""
+    """All objects of a store, by digest."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class Objects:
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def stage(self, data: bytes, beside: Container[bytes] = ()) -> Staged:
-        """Hash the bytes; compress and append them unless they are in the store already. Any thread.
+        """Hash the bytes; compress and append them unless they are in the store already. Any thread may call this.
 
-        `beside`: digests of bytes that are staged already and will be linked in the same transaction: they are not
-        stored twice.
+        `beside` holds the digests of bytes that are already staged for the same transaction. Such bytes are not stored
+        twice.
         """
         return self._stage_plain(split(data), beside)
 
@@ -95,7 +95,7 @@ class Objects:
         return self.stage_frames(read_frames(fd))
 
     def stage_frames(self, frames: Iterable[bytes]) -> Staged:
-        """The same for bytes that come frame by frame. Only `link` finds out whether they were there already."""
+        """The same for bytes that come frame by frame. Only `link` finds out whether the store had them already."""
         hasher, rows, plain, frame = blake3(), [], 0, b""
         with self._own_volume() as (number, fd):
             for frame in frames:
@@ -111,7 +111,7 @@ class Objects:
         return Staged(hasher.digest(), plain, number, 0, length, len(rows), own_volume=True, end=frame)
 
     def link(self, txn: Transaction, *batch: Staged, held: bool = False) -> None:
-        """Add one reference to each of these, inside `txn`. Being held counts as one, however often that is asked."""
+        """Add one reference to each of these, inside `txn`. Being held counts as one, however often `held` is given."""
         totals, is_changed = read_totals(txn), False
         for staged in batch:
             key = object_key(staged.digest)
@@ -119,7 +119,7 @@ class Objects:
             record = ObjectRecord.unpack(raw) if raw is not None else None
             if record is None or record.flags & ObjectRecord.DAMAGED:
                 if staged.known:
-                    # It was there when it was staged and is gone now: the caller stages again.
+                    # The object existed at staging time and is gone now: the caller stages it again.
                     raise ObjectMissing(f"object {staged.digest.hex()} went away while it was being stored")
                 record = self.ledger.place(txn, staged, totals, record)
             elif held and record.flags & ObjectRecord.HELD:
@@ -135,7 +135,7 @@ class Objects:
             txn.put(TOTALS_KEY, totals.pack())
 
     def settle(self, staged: Staged) -> None:
-        """After the transaction, whether or not it succeeded: move what was staged to its place, or remove it."""
+        """After the transaction, whether or not it succeeded: unstage the bytes, or settle their own volume."""
         if staged.known:
             return
         if not staged.own_volume:
@@ -144,7 +144,7 @@ class Objects:
             self.ledger.settle(staged.volume)
 
     def unlink(self, txn: Transaction, digest: bytes, *, held: bool = False) -> bool:
-        """Take one reference away, inside `txn`; the object goes with the last one. False if there was none."""
+        """Take one reference away, inside `txn`; the object is removed with the last one. False if there was none."""
         raw = txn.get(object_key(digest))
         if raw is None:
             return False
@@ -161,7 +161,7 @@ class Objects:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def remember(self, staged: Staged) -> None:
-        """Keep the last frame of what was just stored, so that the next reader need not decode it."""
+        """Keep the last frame of an object that was just stored, so that the next reader need not decode it."""
         start = last_frame(staged.plain)
         if len(staged.end) == staged.plain - start:
             self.cache.put((staged.digest, start // FRAME_SIZE), staged.end)
@@ -180,7 +180,7 @@ class Objects:
         return None if raw is None else ObjectRecord.unpack(raw)
 
     def get(self, digest: bytes) -> bytes:
-        """All of its bytes. Like `read`, for a caller whose reference keeps the object alive."""
+        """All bytes of an object. Like `read`, for a caller whose reference keeps the object alive."""
         cached = self.cache.get((digest, 0))
         if cached is not None and len(cached) < FRAME_SIZE:
             return cached
@@ -197,7 +197,7 @@ class Objects:
                 try:
                     plain = self.frames.decode_single(digest, *fetched)
                 except (ObjectDamaged, OSError):
-                    pass  # it is read again below, which finds out what is wrong
+                    pass  # the read below meets the same problem and reports it
                 else:
                     self.cache.put((digest, 0), plain)
                     return plain if offset == 0 and size >= len(plain) else plain[offset : offset + size]
@@ -215,14 +215,14 @@ class Objects:
             index, start = divmod(offset, FRAME_SIZE)
             whole = min(FRAME_SIZE, record.plain - index * FRAME_SIZE)
             length = min(whole - start, end - offset)
-            # If one of many frames is read whole, the kernel's page cache has it from now on: no need to keep it here.
+            # If one of many frames is read whole, the kernel's page cache has it from then on: no need to keep it here.
             frame = self._frame(digest, record, index, keep=length < whole or record.frames == 1)
             parts.append(frame if length == len(frame) else memoryview(frame)[start : start + length])
             offset += length
         return parts
 
     def is_quick(self, digest: bytes, offset: int) -> bool:
-        """Whether `read` there would take microseconds: the frame is decoded already, or small."""
+        """Whether `read` at `offset` would take microseconds: the frame is decoded already, or the object is small."""
         if self.cache.get((digest, offset // FRAME_SIZE)) is not None:
             return True
         record = self.record(digest)
@@ -238,7 +238,7 @@ class Objects:
     # --- verifying ----------------------------------------------------------------------------------------------------
 
     def verify(self, digest: bytes) -> bool:
-        """Read all of an object from the disk, past our caches, and compare its digest. Sets it aside if damaged."""
+        """Read a whole object from the disk, past our caches, and compare its digest. Sets it aside if damaged."""
         while (damage := self.examine(digest)) is not None:
             record = self.record(digest)
             if record is None:
@@ -248,7 +248,7 @@ class Objects:
         return True
 
     def examine(self, digest: bytes) -> Exception | None:
-        """What is wrong with an object's bytes on the disk; changes nothing."""
+        """The error in an object's bytes on the disk; None if they are intact. Changes nothing."""
         try:
             record = self._live_record(digest)
         except ObjectDamaged as error:
@@ -265,7 +265,7 @@ class Objects:
     def set_aside(self, digest: bytes, record: ObjectRecord, error: Exception) -> bool:
         """Mark an object as damaged, copy its bytes to the quarantine and log it.
 
-        False, and nothing is done, if it is no longer where `record` says: it was moved, and may be intact.
+        Does nothing and returns False if it is no longer where `record` says: then it was moved, and may be intact.
         """
         try:
             with self.catalog.transaction() as txn:

@@ -1,7 +1,7 @@
 """The places of a store: its folders and files, and what to do if one is missing or something else is in its place.
 
-Tools that copy or clean up may leave out empty folders. That loses nothing, and opening a store makes them again. If a
-part is missing with what it held, that is a loss: opening refuses, and only a repair goes on without it.
+Tools that copy or clean up may leave out empty folders. That loses nothing, and opening a store recreates them. If a
+part is missing along with its content, that is a loss: opening refuses, and only a repair goes on without the part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def closed_folder(path: Path) -> Path | None:
 
 
 def refuse_lost(part: Path, is_needed: bool) -> None:
-    """Raise if a part of the store is missing though the store needs what it held."""
+    """Raise if a part of the store is missing although the store needs its content."""
     if is_needed and not os.path.lexists(part):
         raise PartMissing(part, f"{part}: is missing, with what it held; put it back, or run: kcachefs fsck --repair")
 
@@ -58,9 +58,9 @@ def in_their_places() -> Iterator[None]:
 
 
 def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
-    """What is in the place of a file or a folder of the store at `path`, and what is wrong with it, in words.
+    """Each file or folder of the wrong kind in the store at `path`, and the problem in words.
 
-    Links are not looked at: they are refused elsewhere.
+    Links are not looked at: other code refuses them.
     """
     for name in (HEADER, f"{HEADER}.new", SLOTS):
         if _kind(path / name) == stat.S_IFDIR:
@@ -71,7 +71,7 @@ def misplaced(path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def misplaced_inside(path: Path) -> Iterator[tuple[Path, str]]:
-    """The same for the content of the folders, which hold nothing but files."""
+    """The same for the content of the folders, which may only hold files."""
     for name in FOLDERS:
         if name != _QUARANTINE and _kind(path / name) == stat.S_IFDIR:
             with os.scandir(path / name) as found:
@@ -90,7 +90,7 @@ def set_aside(path: Path, one: Path) -> Path:
 
 
 def free_name(directory: Path, stem: str) -> Path:
-    """A name in `directory` that nothing has yet: `stem` and a number."""
+    """An unused name in `directory`: `stem` and a number."""
     number = 1
     while os.path.lexists(directory / f"{stem}-{number}"):
         number += 1
@@ -98,7 +98,7 @@ def free_name(directory: Path, stem: str) -> Path:
 
 
 def _kind(path: Path) -> int | None:
-    """The type of what is there, as in `st_mode`; None if nothing is."""
+    """The file type of `path`, as in `st_mode`; None if nothing exists there."""
     try:
         return stat.S_IFMT(os.lstat(path).st_mode)
     except OSError:

@@ -1,13 +1,13 @@
 """The catalog's schema: every key and every record. This table is the authority on meaning, docs/format.md on bytes.
 
-One ordered keyspace. The first byte of a key names its table; integers in keys are big-endian, so that keys sort by
+The keyspace is ordered. The first byte of a key names its table; integers in keys are big-endian, so that keys sort by
 number. Values are little-endian with fixed layouts, never pickled. The catalog puts a checksum after each value; the
 table shows values without it. Keys and codecs of `o`, `v` and `t` are in object_records.py, those of `e`, `g`, `l`, `c`
 and `u` in entry_records.py, those of `d` in history_records.py, all others are here.
 
 | table | key after the first byte | value |
 | --- | --- | --- |
-| `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: those below may be in use · `active`: the open volume |
+| `m` meta | ASCII name | u64 each. `ino`, `volume`, `spool`: lower numbers may be in use · `active`: the open volume |
 | | `reset` | u64: when hits, misses and evictions were last counted from 0 |
 | | `synced` | u64: 1 once fsync(2) was called for any file |
 | | `answered` | u64 request, u64 inode: the last request that changed a name, and the inode it returned |
@@ -20,20 +20,20 @@ and `u` in entry_records.py, those of `d` in history_records.py, all others are 
 | `n` name | u64 parent inode, u64 cookie of the name, name | u64 inode, u8 type (the upper four bits of its mode) |
 | `s` spool | u64 | u64 inode whose bytes are in the spool file of that number |
 | `a` slot | u64 | u64 inode whose bytes are in the slot of that number |
-| `e` entry | u64 | EntryRecord, followed by its name: what is evicted together |
+| `e` entry | u64 | EntryRecord, followed by its name: files that are used and evicted together |
 | `d` making | u64 entry | MakingRecord: when, by which run and at what cost the entry was made |
 | `g` group | u64 folder, group's name | u64 entry: the files of a folder that belong together |
 | `l` order | u64 namespace, u64 time of use | u64 entry: each namespace's entries, oldest first; not the pinned ones |
-| `c` counts | u64 namespace | NamespaceRecord: sums over its entries, and what became of them |
-| `u` share | u32 uid, u64 namespace | NamespaceRecord: the same for the entries that this user made |
+| `c` counts | u64 namespace | NamespaceRecord: sums over its entries, and counts of hits, misses and evictions |
+| `u` share | u32 uid, u64 namespace | NamespaceRecord: the same for one user: entries made, files owned |
 | `w` temporary | u64 inode | u64 time, u64 process: written under a temporary name and not renamed yet |
-| `x` orphan | u64 inode | empty: it has no name left; something may still use it, or there are names in it to remove |
+| `x` orphan | u64 inode | empty: no name leads to the inode; it may be in use, or hold names to remove |
 
 The names of a directory are sorted by their cookies, 63 bits of a hash. So a listing resumes from a cookie alone, with
-no state kept for it: in a later request, after names came and went, or in a daemon that was started since.
+no other state: in a later request, after names came and went, or in a daemon that was started since.
 
-Deleting a `v`, `s` or `a` record is what frees the file or slot it stands for: the fold does that once the deletion is
-on disk, never before. A file without a record is what a kill leaves behind; opening the store removes it.
+Deleting a `v`, `s` or `a` record frees the file or slot that it stands for: the fold does so once the deletion is on
+disk, never before. A kill may leave a file without a record; opening the store removes such a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from typing import ClassVar, Self
 from blake3 import blake3
 
 FORMAT = 4
-"""Written into every store; `header.py` says which others are opened."""
+"""Written into every store; `header.py` says which older formats can be opened."""
 
 TENANTS = b".tenants"
 """The folder in the root that holds a tree of namespaces for each user who has one of their own."""
@@ -68,8 +68,8 @@ META_PRIVATE = b"mprivate"
 META_RESET = b"mreset"
 
 EXPENDABLE = frozenset(b"oind")
-"""Tables whose damaged records count as absent: the file is gone then, and the framework makes it again. Taking a
-volume, a spool file, a total or a counter for absent would delete live bytes or give out numbers twice."""
+"""Tables whose damaged records count as absent: the file is then gone, and the framework makes it again. If a volume, a
+spool file, a total or a counter counted as absent, live bytes would be deleted or numbers assigned twice."""
 
 
 def inode_key(ino: int) -> bytes:
@@ -77,7 +77,7 @@ def inode_key(ino: int) -> bytes:
 
 
 def name_cookie(name: bytes) -> int:
-    """Where a name stands in its directory; the numbers below 16 are left free for `.` and `..`."""
+    """A name's position in its directory; the numbers below 16 are left free for `.` and `..`."""
     return (int.from_bytes(blake3(name).digest(8), "big") >> 1) | 16
 
 
@@ -92,7 +92,7 @@ def name_of(key: bytes) -> tuple[int, bytes]:
 
 
 def names_of(records: list[tuple[bytes, bytes]]) -> list[tuple[int, bytes, int, int]]:
-    """Cookie, name, inode and type of each name; the same as `name_of` and `unpack_name`, for many at once."""
+    """Cookie, name, inode and type of each name; like `name_of` and `unpack_name`, for many at once."""
     cookie, leads_to = _U64.unpack_from, _NAME.unpack
     return [(cookie(key, 9)[0], key[17:], *leads_to(raw)) for key, raw in records]
 
@@ -123,7 +123,7 @@ def spool_key(number: int) -> bytes:
 
 
 def number_of(key: bytes) -> int:
-    """The integer that follows the table's letter in a key; for a name it is the parent's inode."""
+    """The integer after the table's letter in a key; in a name's key, the parent's inode."""
     return int.from_bytes(key[1:5] if key[:1] == b"v" else key[1:9], "big")
 
 
@@ -163,43 +163,46 @@ def unpack_time(raw: bytes) -> int:
 
 
 class Content:
-    """What holds an inode's bytes."""
+    """Where an inode's bytes are."""
 
     NONE = 0
-    """Nothing: a directory, a symbolic link, a FIFO, a socket, an empty file."""
+    """Nowhere: a directory, a symbolic link, a FIFO, a socket or an empty file."""
     OBJECT = 1
-    """A sealed object, by `digest`."""
+    """In the sealed object `digest`."""
     SPOOL = 2
-    """A file in the spool, numbered `spool`. Its size is that of the spool file, not the record's."""
+    """In the spool file numbered `spool`. The inode's size is that of the spool file, not the one in the record."""
     SLOT = 3
-    """A slot of the slot file, numbered `spool`: a small file that is not sealed yet."""
+    """In the slot numbered `spool` of the slot file: a small file that is not sealed yet."""
 
 
 @dataclass(slots=True)
 class Inode:
     """A file, directory or anything else with a mode. Times are nanoseconds.
 
-    `parent` is the directory that holds it; for a file with several names, the directory of the newest. A directory's
-    `size` is the number of names in it, and its `target` is its own name. `entry` is the entry it belongs to, or 0.
+    `parent` is the directory that holds it; for a file with several names, the directory of the newest name. A
+    directory's `size` is the number of names in it, and its `target` is its own name. `entry` is the entry that it
+    belongs to, or 0.
 
-    A synced file that was written since *keeps* what was synced, in case of a power cut: `digest` is that object, or
-    NO_DIGEST if the file was empty, and `target` holds its mtime.
+    A file that was synced and then written again *keeps* its synced state, in case of a power cut: `digest` is the
+    synced object, or NO_DIGEST if the file was empty, and `target` holds the synced mtime.
     """
 
     MUTABLE: ClassVar[int] = 1
-    """Was written again after it was sealed or synced: stays unsealed until it has been quiet for long."""
+    """Was written again after it was sealed or synced: stays unsealed until it has been quiet for a long time."""
     SYNCED: ClassVar[int] = 2
-    """It was synced (fsync(2)): if it is written again, it keeps what was synced until the new bytes are safe."""
+    """Was synced (fsync(2)): if it is written again, it keeps the synced state until the new bytes are safe."""
     ADOPTED: ClassVar[int] = 4
-    """Was adopted from another cache: the entry it makes does not count as a miss."""
+    """Was adopted from another cache: the entry it begins does not count as a miss."""
     PUBLISHED: ClassVar[int] = 8
-    """Got its final name by a rename: complete, and under some policies only its owner may change it."""
+    """Is not a lock: under some policies, only its owner may change it. Set when a rename gives a file its final name,
+    when an inode gets a KEPT name, when a file arrives from another cache, and when a file loses its entry. If a
+    renamed folder holds too many files to mark each of them, the mark on the folder covers them."""
 
     FRESH: ClassVar[int] = 16
     """Was made under a temporary name and never had another one: the kernel keeps no name that leads to it."""
 
     DOOMED: ClassVar[int] = 32
-    """Was evicted while somebody had it open: it is on nobody's account until that ends."""
+    """Was evicted while somebody had it open: until it is closed, it is on nobody's account."""
 
     CODEC: ClassVar[struct.Struct] = struct.Struct("<IIIIIQqqqQQQBB32s")
 
@@ -221,7 +224,7 @@ class Inode:
     target: bytes = field(default=b"")
 
     def __copy__(self) -> Inode:
-        """Quicker than what the copy module would do; listings copy every inode that they show."""
+        """Quicker than the copy module; listings copy every inode that they show."""
         return Inode(*_fields_of(self))
 
     def pack(self) -> bytes:
@@ -257,7 +260,7 @@ class Inode:
 
     @property
     def keeps_synced(self) -> bool:
-        """Whether it keeps an older state of the file, which was synced."""
+        """Whether the inode keeps an older, synced state of its file."""
         return bool(self.target) and stat.S_ISREG(self.mode)
 
     @property
@@ -277,7 +280,7 @@ def _start(name: str) -> int:
 
 
 INODE_TYPE, INODE_FLAGS = _start("mode") + 1, _start("flags")
-"""The bytes of an inode's record that hold its type, as the upper four bits, and its flags."""
+"""The bytes of an inode's record that hold its type (in the upper four bits) and its flags."""
 INODE_HEAD, INODE_UID, INODE_SIZE, INODE_PLACE, INODE_DIGEST = (
     slice(_start("mode"), _start("gid")),
     slice(_start("uid"), _start("gid")),
@@ -285,7 +288,7 @@ INODE_HEAD, INODE_UID, INODE_SIZE, INODE_PLACE, INODE_DIGEST = (
     slice(_start("spool"), Inode.CODEC.size),
     slice(_start("digest"), Inode.CODEC.size),
 )
-"""Where an inode's record has (mode, links, owner), owner, size, (spool, content, flags, digest), digest."""
+"""Parts of an inode's record: (mode, links, owner), owner, size, (spool, content, flags, digest), digest."""
 
 _NAME = struct.Struct("<QB")
 

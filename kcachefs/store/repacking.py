@@ -1,19 +1,19 @@
 """Repacking: compresses objects that have come to rest once more, with more effort, into volumes of their own.
 
-Sealing is quick because programs wait for room; it compresses lightly. What is still there when the store rests is
-compressed again at `LEVEL`, with a dictionary of what objects share (`dictionaries.py`), which takes far longer to
-encode and no longer to decode (benchmarks/README.md). Volumes are taken as a whole: everything alive in them goes to a
-new volume, and the next fold removes them. Small volumes that were repacked before are merged on the way, so that a
-store that rests often does not end up with many.
+Sealing has to be quick, because programs wait for room, so it compresses lightly. Objects that still exist when the
+store rests are compressed again at `LEVEL`, with a dictionary of the bytes they share (`dictionaries.py`). This takes
+far longer to encode and no longer to decode (benchmarks/README.md). Volumes are repacked as a whole: everything alive
+in them goes to a new volume, and the next fold removes the old ones. Small volumes that were repacked before are merged
+on the way, so that a store that rests often does not end up with many.
 
 `repack` is a generator and works in steps of a frame, a page of records or a transaction: its caller decides before
-each step whether the machine has time for it, and may give up at any point. One thread at a time, alongside readers and
-writers.
+each step whether the machine has time for it, and may give up at any point. One thread at a time may run it, alongside
+readers and writers.
 
-A kill loses the volume that was being written and nothing else: opening the store removes it, and the next call starts
-with what is left. The new volume is synced before any record points to it, as in compaction. An object's length is
-counted for every file that has it, so the transaction that moves an object corrects those counts as well; the files are
-found by a walk over all inodes, once for each batch.
+A kill loses only the volume that was being written: opening the store removes it, and the next call goes on with the
+objects that are left. The new volume is synced before any record points to it, as in compaction. An object's length is
+counted for every file that has it, so the transaction that moves an object corrects those counts as well. A walk over
+all inodes, once for each batch, finds these files.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from kcachefs.store.records import INODE_DIGEST, Content, Inode, inode_key, numb
 
 LEVEL = 19
 REST_SECONDS = 60.0
-"""For how long nothing must have been appended to a volume: objects that are soon deleted are not worth the effort."""
+"""A volume rests once nothing was appended to it for this long: objects deleted sooner are not worth the effort."""
 BATCH = 4 << 20
-"""Stored bytes that are repacked at a time: the work that a kill loses, and the extra room that repacking needs."""
+"""Stored bytes that are repacked at a time: a kill loses this much work, and repacking needs this much extra room."""
 _PAGE = 256
 
 Steps = Generator[None, None, None]
 Attempts = dict[int, tuple[int, int]]
-"""By volume: how many live bytes it still had after the last attempt, and how many attempts left it like that."""
+"""By volume: its live bytes after the last attempt, and how many attempts in a row have left it with that many."""
 ATTEMPTS_MAX = 3
-"""Objects that stay behind this often are damaged, and are left alone until something changes in their volume."""
+"""Objects left behind by this many attempts are damaged, and are left alone until their volume changes."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Volumes to repack together, and the copies made of what is in them."""
+    """Volumes to repack together, and the copies made of the objects in them."""
 
     volumes: list[int]
     dictionary: int = 0
     """The number of the dictionary to use."""
     copies: list[tuple[ObjectRecord, Staged]] = field(default_factory=list)
     begun: dict[int, int] = field(default_factory=dict)
-    """The new volumes, and how many bytes each has."""
+    """The new volumes, and how many bytes each one has."""
     descriptors: dict[int, Descriptor] = field(default_factory=dict)
-    """Descriptors to write them to, by volume."""
+    """Descriptors for writing the new volumes, by volume."""
 
 
 def repack(
@@ -72,7 +72,7 @@ def repack(
 ) -> Steps:
     """Repack everything that rests; returns when there is nothing left to do.
 
-    `attempts` is kept by the caller from one call to the next. `room` says how many bytes the copies may take.
+    The caller keeps `attempts` from one call to the next. `room` says how many bytes the copies may take.
     """
     codec, table = Codec(level, objects.dictionaries), EntryTable(objects.catalog)
     tried: set[int] = set()
@@ -100,7 +100,7 @@ def unpacked_bytes(objects: Objects) -> int:
 
 
 def _next_batch(objects: Objects, attempts: Attempts, tried: set[int], rest_seconds: float, room: int) -> _Batch | None:
-    """Volumes that rest and were never repacked, and small repacked ones that are not larger than those together."""
+    """Resting volumes that were never repacked, and small repacked ones, each no larger than the batch before it."""
     objects.catalog.fold()
     chosen, size = [], 0
     packed: list[tuple[int, int]] = []
@@ -156,13 +156,13 @@ def _rests(objects: Objects, number: int, seconds: float) -> bool:
 
 
 def _learn(objects: Objects) -> Steps:
-    """Make a dictionary if the store has none that fits it, from samples of what it holds."""
+    """Make a dictionary from samples of the store's objects, if it has none that fits its size."""
     plain = objects.totals().plain
     if not objects.dictionaries.is_due(plain):
         return
     samples: list[bytes] = []
     size = 0
-    for key, raw in objects.catalog.walk(b"o"):  # in the order of digests: any part of it is a fair sample
+    for key, raw in objects.catalog.walk(b"o"):  # in the order of digests: any stretch of it is a fair sample
         record = ObjectRecord.unpack(raw) if raw is not None else None
         if record is None or not record.plain or record.flags & ObjectRecord.DAMAGED:
             continue
@@ -179,7 +179,7 @@ def _learn(objects: Objects) -> Steps:
 def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
     """Write every object of the batch to new volumes: small ones together, each large one to its own."""
     shared = -1
-    # Once each: bytes that were deleted and stored again are in a volume twice.
+    # Each digest once: bytes that were deleted and stored again are in a volume twice.
     for digest in dict.fromkeys(digest for number in batch.volumes for digest in digests_in(objects, number)):
         record = objects.record(digest)
         if record is None or record.volume not in batch.volumes or record.flags & ObjectRecord.DAMAGED:
@@ -196,7 +196,7 @@ def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
             ObjectDamaged,
             RecordDamaged,
             FileNotFoundError,
-        ):  # it was moved, or is damaged, and then whoever reads it finds out
+        ):  # the object was moved, or it is damaged, and then the next read reports it
             continue
         shared = shared if shared >= 0 else _begin(objects, batch)
         offset = batch.begun[shared]
@@ -207,7 +207,7 @@ def _copy_all(objects: Objects, codec: Codec, batch: _Batch) -> Steps:
 
 
 def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, record: ObjectRecord) -> Steps:
-    """Write an object to a volume of its own, frame by frame. One that does not shrink stays where it is."""
+    """Write an object to a volume of its own, frame by frame. An incompressible one stays where it is."""
     if objects.frames.is_incompressible(digest, record):
         _mark_packed(objects, digest, record)
         return
@@ -225,7 +225,7 @@ def _copy_large(objects: Objects, codec: Codec, batch: _Batch, digest: bytes, re
 
 
 def _encode(objects: Objects, codec: Codec, digest: bytes, record: ObjectRecord, dictionary: int) -> Iterator[bytes]:
-    """An object as it will be stored: its frames, then its tail. A frame that would not get shorter stays as it is."""
+    """An object as it will be stored: its frames, then its tail. A frame that would not shrink stays as it is."""
     rows: list[tuple[int, bytes]] = []
     for index in range(record.frames):
         plain, before = objects.frames.read_both(digest, record, index)
@@ -240,7 +240,7 @@ def _encode(objects: Objects, codec: Codec, digest: bytes, record: ObjectRecord,
 def _begin(objects: Objects, batch: _Batch) -> int:
     number = objects.ledger.reserve()
     batch.descriptors[number] = Descriptor(objects.volumes.begin(number))
-    objects.volumes.stage(number)  # so that nobody removes it along with the first object that is deleted from it
+    objects.volumes.stage(number)  # so that deleting the first object in the volume does not remove the volume
     batch.begun[number] = 0
     return number
 
@@ -257,7 +257,7 @@ def _note_copy(batch: _Batch, digest: bytes, record: ObjectRecord, number: int, 
 
 
 def _mark_packed(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
-    """Note of an object with a volume of its own that repacking gains nothing."""
+    """Record that repacking gains nothing for an object with a volume of its own."""
     with objects.catalog.transaction() as txn:
         raw, volume = txn.get(object_key(digest)), txn.get(volume_key(record.volume))
         if raw is None or volume is None or (current := ObjectRecord.unpack(raw)).place != record.place:
@@ -273,7 +273,7 @@ def _mark_packed(objects: Objects, digest: bytes, record: ObjectRecord) -> None:
 
 
 def _refer_all(objects: Objects, table: EntryTable, batch: _Batch) -> Steps:
-    """Point the records to the copies, and record the new volumes."""
+    """Record the new volumes, and point the objects' records to the copies."""
     if not batch.copies:
         return
     files = yield from _files_of(objects, {copy.digest for _, copy in batch.copies})
@@ -318,7 +318,7 @@ def _refer(objects: Objects, table: EntryTable, record: ObjectRecord, copy: Stag
         txn.put(object_key(copy.digest), objects.ledger.place(txn, copy, totals, current).pack())
         txn.put(TOTALS_KEY, totals.pack())
         for key, row in rows:
-            txn.put(key, row)  # unchanged, so that observers of the catalog see whose account the new length changes
+            txn.put(key, row)  # unchanged: it shows observers of the catalog whose account the new length affects
             inode = Inode.unpack(row)
             if inode.entry and inode.content == Content.OBJECT:
                 table.resize_file(txn, inode.entry, inode.uid, copy.length - current.length)

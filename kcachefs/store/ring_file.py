@@ -1,10 +1,10 @@
 """Ring files: a fixed number of slots of one size, in which a new record takes the place of the oldest.
 
-A record has a number and is in the slot `number % slots`, after its checksum. So a file never grows beyond its slots
-and takes only as much of the disk as was ever written. A record that a kill or a power cut tore counts as absent.
+A record has a number and lies in the slot `number % slots`, after its checksum. So a file never grows beyond its slots,
+and takes disk space only for slots that were ever written. A record that a kill or a power cut tore counts as absent.
 Nothing is synced: a kill loses nothing, a power cut may lose the last records.
 
-A file is made with its first record. One thread at a time writes; any may read.
+The first record creates the file. One thread at a time may write; any thread may read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from kcachefs.errors import or_no_space
 
 HEAD = struct.Struct("<IHQ")
-"""Checksum of all that follows it in the record; length of the record's body; its number."""
+"""Checksum of the rest of the record, length of the record's body, and the record's number."""
 _CHECKSUM = struct.Struct("<I")
 
 
@@ -37,13 +37,13 @@ class RingFile:
         self.allocated = self._blocks()
 
     def append(self, body: bytes) -> int:
-        """Write one more record, in the place of the oldest if need be; returns its number."""
+        """Write one more record, which replaces the oldest if need be; returns its number."""
         number = self.next_number
         self.put(number, body)
         return number
 
     def put(self, number: int, body: bytes) -> None:
-        """Write the record with this number, cut off if it is too long for a slot."""
+        """Write the record with this number; a body too long for a slot is cut off."""
         body = body[: self.body_max]
         rest = HEAD.pack(0, len(body), number)[_CHECKSUM.size :] + body
         raw = _CHECKSUM.pack(zlib.crc32(rest)) + rest
@@ -67,12 +67,12 @@ class RingFile:
         return sorted(record for record in found if record is not None)
 
     def damaged(self) -> list[int]:
-        """Slots that hold something that is not a record of that slot."""
+        """Slots that hold something other than an intact record that belongs there."""
         raw, size, wrong = self._read(0, self.slots * self.size), self.size, []
         empty = bytes(size)
         for slot in range(-(-len(raw) // size)):
             piece = raw[slot * size : (slot + 1) * size]
-            if piece == empty:  # as most are
+            if piece == empty:  # most slots are
                 continue
             found = self._parse(piece)
             if any(piece) if found is None else found[0] % self.slots != slot:
@@ -105,7 +105,7 @@ class RingFile:
             self._fd = None
 
     def _numbers(self) -> Iterator[int]:
-        """The numbers in all slots, checked or not, the highest first. By columns: a loop over slots takes too long."""
+        """The numbers in all slots, checked or not, highest first. By columns: a loop over slots takes too long."""
         column = self.column(-8, 8)
         yield from sorted(array("Q", bytes(column)), reverse=True)
 

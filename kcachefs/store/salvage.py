@@ -1,8 +1,8 @@
-"""Salvage: sets a catalog with a damaged LMDB file aside and makes a new one from what can still be read.
+"""Salvage: sets a catalog with a damaged LMDB file aside and makes a new one from the records that can still be read.
 
-LMDB trusts its pages and may crash on damaged ones, so child processes read it: one from the first record forward, one
-from the last record backward. Each record that they print before they end, or crash, is kept if it passes its checksum.
-If not a single object record is left, objects are registered from the trailers in the volumes, as held.
+LMDB trusts its pages and may crash on damaged ones, so child processes read the file: one from the first record
+forward, one from the last record backward. A record that they print before they finish or crash is kept if it passes
+its checksum. If no object record is left, the objects whose trailers are in the volumes are registered as held.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from kcachefs.store.volumes import Volumes
 
 
 def rebuild_catalog(path: Path) -> str:
-    """Replace the catalog of the store at `path`, which is locked and not open; returns what was done, in words.
+    """Replace the catalog of the store at `path`, which is locked and not open; returns in words what was done.
 
     The new one is made beside the old one and takes its place when it is complete. A kill or a full disk before that
-    leaves the old one, or none at all, but never an empty one: opening that would remove every file as unknown.
+    leaves the old one, or none at all, but never an empty one: opening an empty one would remove all files as unknown.
     """
     new = path / "catalog.new"
     if new.is_dir() and not (path / "catalog").is_dir():
@@ -84,7 +84,7 @@ def rebuild_catalog(path: Path) -> str:
 
 
 def objects_in(volumes: Volumes, wanted: set[bytes] | None = None) -> Iterator[tuple[ObjectRecord, bytes]]:
-    """Records, without references, of the objects whose trailers are in the volumes; each once, the newest first."""
+    """Records, without references, of the objects with trailers in the volumes; each object once, newest first."""
     seen: set[bytes] = set()
     for number in reversed(volumes.numbers()):
         try:
@@ -98,7 +98,7 @@ def objects_in(volumes: Volumes, wanted: set[bytes] | None = None) -> Iterator[t
 
 
 def _protect_files(volumes: Volumes, records: dict[bytes, bytes]) -> None:
-    # Opening the store removes files that no record knows. The checks that follow find out which ones are dead.
+    # Opening the store removes files without a record. The checks that follow find out which files are dead.
     numbers = volumes.numbers()
     for number in numbers:
         if volume_key(number) not in records:
@@ -124,7 +124,7 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
             cwd=own_python.DIRECTORY,
             env=own_python.environment(),
         )
-        if reader.returncode > 0:  # it did not crash on the catalog, but could not even read it
+        if reader.returncode > 0:  # not a crash on the catalog: the child could not even read it
             reason = reader.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise StoreError(f"{directory}: cannot be read: {reason}; nothing was changed")
         for batch in decode_records(0, reader.stdout):
@@ -135,7 +135,7 @@ def _readable(directory: Path) -> dict[bytes, bytes]:
 
 
 def _dump(directory: str, direction: str) -> None:
-    """The child process: prints record after record until it is done, or crashes."""
+    """The child process: prints record after record until it has printed all, or crashes."""
     with contextlib.suppress(lmdb.Error, FileNotFoundError):  # then nothing more can be read
         left = os.stat(os.path.join(directory, "data.mdb")).st_size
         env = lmdb.open(directory, map_size=DEFAULT_MAP_SIZE, readonly=True, lock=False, create=False)
@@ -143,7 +143,7 @@ def _dump(directory: str, direction: str) -> None:
             more, before = cursor.first() if direction == "forward" else cursor.last(), None
             while more:
                 key, value = bytes(cursor.key()), cursor.value()
-                # Pages that lead in a circle, or to the same bytes again and again, would never end.
+                # If pages lead in a circle, or to the same bytes again and again, the walk would never end.
                 left -= len(key) + len(value)
                 if left < 0 or (before is not None and (key > before) != (direction == "forward")):
                     return

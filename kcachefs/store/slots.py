@@ -2,10 +2,9 @@
 
 Making a file costs the disk's filesystem a journal transaction, which waits while another one is being committed, and
 our own folds cause commits all the time. A slot costs nothing: it is a range of a file that exists already and keeps
-its blocks. Beyond the end of the small file that is in it, a slot holds whatever was there before; whoever makes that
-file larger zeroes the gap.
+its blocks. Beyond the end of its small file, a slot holds old bytes; code that makes the file larger zeroes the gap.
 
-Slots are handed out by number. Any thread may read and write the slots it was given; `take` and `free` lock.
+Slots are handed out by number. Any thread may read and write the slots it was given; `take` and `free` use a lock.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from kcachefs.errors import or_no_space
 SLOT_SIZE = 1 << 20
 """Bytes in a slot; a larger file gets a spool file of its own."""
 KEEP = 256
-"""Free slots that keep their blocks for the next file; any others give them back."""
+"""How many free slots keep their blocks for the next file; any other free slot gives them back."""
 _BLOCK = 4096
-"""The smallest piece that a disk gives back; after `keep_little`, a free slot keeps no more than that."""
+"""The smallest piece that can be given back to the disk; after `keep_little`, a free slot keeps no more than this."""
 _ZEROS = bytes(64 << 10)
 _PUNCH = libc.FALLOC_FL_PUNCH_HOLE | libc.FALLOC_FL_KEEP_SIZE
 
 
 class SlotFile:
-    """The slots of the file at `path`. `used` are the slots that the catalog has a record of."""
+    """The slots of the file at `path`. `used` lists the slots that have a record in the catalog."""
 
     def __init__(self, path: Path, used: Iterable[int] = ()) -> None:
         self._path = path
@@ -43,13 +42,13 @@ class SlotFile:
         self._next = max(taken, default=-1) + 1
         self._free = [slot for slot in range(self._next) if slot not in taken]
         self._unknown = len(self._free)
-        """Free slots at the end of the list that an earlier process may have left blocks in. Of those freed since, the
-        last `KEEP` may have some."""
+        """How many free slots, at the end of the list, may still have blocks that an earlier process left. Of the slots
+        freed since then, the last `KEEP` may have some."""
         if not taken:
             os.ftruncate(self._fd, 0)
 
     def keep_little(self) -> None:
-        """From now on the next file may be another user's, who must not hold more blocks than the file has bytes."""
+        """From now on a slot's next file may be another user's, who must not hold more blocks than the file needs."""
         self._keeps_little = True
 
     def take(self) -> int:
@@ -61,7 +60,7 @@ class SlotFile:
             return self._next - 1
 
     def free(self, slot: int) -> None:
-        """Take a slot back. The caller has made sure that no record on disk refers to it any more."""
+        """Take a slot back. The caller has made sure that no record on disk refers to the slot any more."""
         with self._lock:
             if len(self._free) < KEEP:
                 if self._keeps_little:
@@ -86,12 +85,12 @@ class SlotFile:
             self._unknown = 0
 
     def shrunk(self, slot: int, size: int) -> None:
-        """The file in a slot has only `size` bytes: give the blocks after them back."""
+        """The file in a slot now has only `size` bytes: give back the blocks after them."""
         if size <= SLOT_SIZE - _BLOCK:
             self._punch(slot, -(-size // _BLOCK) * _BLOCK)
 
     def _punch(self, slot: int, start: int = 0) -> None:
-        # Some filesystems cannot punch holes: there the slot keeps its blocks, and the next file uses them.
+        # Some filesystems cannot punch holes. The slot then keeps its blocks, and the next file uses them.
         with contextlib.suppress(OSError):
             libc.fallocate(self._fd, _PUNCH, slot * SLOT_SIZE + start, SLOT_SIZE - start)
 
@@ -114,7 +113,7 @@ class SlotFile:
             start += step
 
     def slack_bytes(self) -> int:
-        """What free slots keep for files to come."""
+        """Bytes of the blocks that free slots keep for future files."""
         with self._lock:
             free = list(self._free) if self._keeps_blocks else []
         return sum(self._data_bytes(slot) for slot in free)

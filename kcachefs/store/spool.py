@@ -1,6 +1,6 @@
-"""The spool: plain files for bytes that are not sealed yet, or that change too often to be.
+"""The spool: plain files for bytes that are not sealed yet, or that change too often to be sealed.
 
-A spool file is handed out by number and comes back once no inode refers to it any more and the disk has recorded that.
+A spool file is handed out by number. It comes back once no inode refers to it any more and the disk has recorded that.
 Empty files are kept for reuse: making a new one is a large part of what a small write costs.
 """
 
@@ -21,13 +21,13 @@ KEEP = 256
 
 
 class Spool:
-    """Files by number. Any thread."""
+    """Spool files by number. Any thread may use it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._free: list[int] = []
         self._used = set(self.numbers())
-        """Files that may hold something: only these are looked at to add up the bytes."""
+        """Files that may hold bytes: only these are examined when the bytes are added up."""
         self._lock = threading.Lock()
 
     def take(self) -> int | None:
@@ -36,7 +36,7 @@ class Spool:
             return self._free.pop() if self._free else None
 
     def open(self, number: int, *, create: bool = False) -> int:
-        """A descriptor of a spool file. Without `create`, a missing file raises: it must not come back empty."""
+        """A descriptor of a spool file. Without `create`, a missing file is an error: it must not come back empty."""
         path = self.path(number)
         if create:
             with self._lock:
@@ -49,7 +49,7 @@ class Spool:
             raise or_no_space(error, path) from error
 
     def recycle(self, number: int) -> None:
-        """Take back a file to which no record on disk refers any more. Empties it for reuse, or removes it."""
+        """Take back a file that no record on disk refers to any more. Empties it for reuse, or removes it."""
         path = self.path(number)
         with self._lock:
             keep = len(self._free) < KEEP
@@ -74,12 +74,12 @@ class Spool:
             used = list(self._used)
         total = 0
         for number in used:
-            with contextlib.suppress(FileNotFoundError):  # it was recycled
+            with contextlib.suppress(FileNotFoundError):  # the file was recycled
                 total += os.stat(f"{self._directory}/{number:016x}").st_blocks * 512
         return total
 
     def sync(self) -> None:
-        """When this returns, what the files hold survives a power cut. Called at a clean close."""
+        """When this returns, the files' content survives a power cut. Called at a clean close."""
         for number in self.numbers():
             fd = os.open(self.path(number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

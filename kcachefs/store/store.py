@@ -1,20 +1,20 @@
 """The store: a directory that holds objects, catalog, journal and spool, opened by one process at a time.
 
     kcachefs.json   what this directory is: format, LMDB version, the boot under which it was last open
-    lock            flock: held by the process that has it open
+    lock            flock: held by the process that has the store open
     catalog/        LMDB
-    journal/        acknowledged, not yet in LMDB
-    volumes/        objects; incoming/: volumes on their way there
-    dictionaries/   what objects have in common
+    journal/        acknowledged changes that are not yet in LMDB
+    volumes/        objects; incoming/: volumes that are still being written
+    dictionaries/   the bytes that objects have in common, for compression
     spool/          files that are not sealed yet, one plain file each
     spool.arena     the slot file: small files that are not sealed yet, one slot each
-    quarantine/     what failed verification
+    quarantine/     data that failed verification
     listings/       listings of large folders, ready to be sent
-    history/        what happened: runs, events, tombstones, samples, in files that never grow beyond a bound
+    history/        past runs, start profiles, events, tombstones and samples, in files of bounded size
 
 docs/format.md describes each of them byte by byte.
 
-A background thread folds the journal into the catalog every second, and sooner when much has gathered.
+A background thread folds the journal into the catalog every second, and sooner when many changes have gathered.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from kcachefs.store.volumes import Volumes
 log = logging.getLogger(__name__)
 
 COPIED_MAX = 1 << 20
-"""Bytes that compaction copies before it removes the volumes they are from: a full disk has no room for more."""
+"""Bytes that compaction copies before it removes their old volumes: a full disk has no room for more."""
 FOLD_SECONDS = 1.0
 FOLD_BYTES = 1 << 20
 """Journal bytes that start a fold early. This bounds what recovery replays and what a fold sorts at once."""
@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     create: bool = True
     mounted: float | None = None
-    """When the mount began for which the store is opened, in seconds since 1970."""
+    """When the mount that opens the store began, in seconds since 1970."""
     resumed: bool = False
     """Open only the store that this mount has had open before."""
     level: int = DEFAULT_LEVEL
@@ -75,14 +75,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parts(NamedTuple):
-    """What a store takes on disk, by what it is for."""
+    """The disk space that a store takes, by purpose."""
 
     payload: int
     """The bytes stored for objects."""
     overhead: int
     """Records, dictionaries, listings and history."""
     slack: int
-    """Room that holds nothing: deleted objects, free pages of the catalog, slots that are kept for files to come."""
+    """Space that holds nothing useful: deleted objects, free pages of the catalog, slots kept for future files."""
 
 
 class Store:
@@ -104,7 +104,7 @@ class Store:
             undo.callback(self.lock.release)
             was_closed = not self._header.boot
             note_opening(self.path, self._header, options.mounted)
-            if was_closed:  # it still is if opening fails
+            if was_closed:  # if opening fails, the store counts as closed again
                 undo.callback(forget_boot, self.path, self._header)
             self.volumes = Volumes(self.path / "volumes", self.path / "incoming")
             undo.callback(self.volumes.close)
@@ -135,7 +135,7 @@ class Store:
                 volume_size=options.volume_size,
                 cache_bytes=options.cache_bytes,
             )
-            # A slot or file whose deletion could not be folded is freed once it is; until then it may not be reused.
+            # A slot or file whose deletion is not folded yet may not be reused before a fold frees it.
             unfolded = {key for key in self.catalog.unfolded_keys() if key[:1] in (b"a", b"s")}
             slots = {key for key in unfolded if key[:1] == b"a"}.union(self.catalog.keys(b"a"))
             refuse_lost(self.path / SLOTS, bool(slots) and not self.lost_power)
@@ -150,14 +150,14 @@ class Store:
 
     @property
     def lost_power(self) -> bool:
-        """Whether the machine went down while the store was open: what was not sealed or synced may be gone.
+        """Whether the machine went down while the store was open: bytes that were not sealed or synced may be gone.
 
-        Stays true over any number of openings until somebody calls `power_loss_settled`.
+        Stays true, even if the store is closed and opened again, until somebody calls `power_loss_settled`.
         """
         return self._header.doubtful
 
     def power_loss_settled(self) -> None:
-        """Say that every unsealed file that the power cut may have damaged has been dealt with."""
+        """Note that every unsealed file that the power cut may have damaged has been dealt with."""
         if self._header.doubtful:
             self._header.doubtful = False
             with clear_errors(self.path):
@@ -186,7 +186,7 @@ class Store:
         self.catalog.sync()
 
     def compact(self, share: float = 0.5) -> int:
-        """Move objects out of volumes of which less than `share` is alive, and remove these; returns bytes freed."""
+        """Move objects out of volumes with less than `share` alive, and remove these volumes; returns bytes freed."""
         self.objects.ledger.retire_if_sparse(share)
         self.fold()
         self.slots.trim()
@@ -201,23 +201,23 @@ class Store:
         return freed
 
     def repack(self, rest_seconds: float = REST_SECONDS, room: Callable[[], int] = lambda: 1 << 62) -> Steps:
-        """Compress what has rested for `rest_seconds` as far as possible, step by step; see `repacking.py`.
+        """Compress objects that have rested for `rest_seconds` as far as possible, step by step; see `repacking.py`.
 
-        `room` says how many more bytes the store may take while that goes on.
+        `room` says how many more bytes the store may take meanwhile.
         """
         return repack(self.objects, self._repacking, rest_seconds, room)
 
     def rest(self) -> None:
-        """Nothing has happened for a while: give back room that is only kept for later. Cheap to repeat."""
+        """Nothing has happened for a while: give back space that is only kept for later. Cheap to repeat."""
         self.slots.trim()
         self.catalog.rest()
 
     def keep_reserve(self) -> None:
-        """Reserve again what `rest` gave back and deletions need on a full disk. To be called every second or so."""
+        """Reserve the space that deletions need on a full disk, if `rest` gave it back. Call it every second or so."""
         self.catalog.keep_reserve()
 
     def used_bytes(self) -> int:
-        """What the store takes on disk, by its own records; `bytes_by_kind` says what counts."""
+        """The disk space that the store takes, by its own records; `bytes_by_kind` lists what is counted."""
         return sum(self.bytes_by_kind().values())
 
     def bytes_by_kind(self) -> dict[str, int]:
@@ -235,7 +235,7 @@ class Store:
         }
 
     def parts(self) -> Parts:
-        """What `used_bytes` consists of, except for unsealed files."""
+        """The parts of `used_bytes`; of unsealed files, only the slack of free slots counts."""
         catalog, totals, slack = self.catalog.statistics(), self.objects.totals(), self.slots.slack_bytes()
         free = catalog["free_bytes"]
         kept = sum(one.allocated_bytes() for one in (self.history, self.dictionaries, self.listings))
@@ -243,7 +243,7 @@ class Store:
         return Parts(totals.live, overhead, totals.volumes - totals.live + free + slack)
 
     def unsealed_bytes(self) -> int:
-        """What files that are not sealed yet take on disk."""
+        """The disk space of files that are not sealed yet."""
         return self.spool.allocated_bytes() + self.slots.allocated_bytes()
 
     def totals(self) -> Totals:
@@ -277,9 +277,9 @@ class Store:
         return total
 
     def close(self) -> None:
-        """Fold and release everything. On a full disk, what cannot be folded stays in the journal.
+        """Fold and release everything. On a full disk, changes that cannot be folded stay in the journal.
 
-        In a forked child of the process that opened it, this frees memory and descriptors and changes no file.
+        In a forked child of the process that opened the store, this frees memory and descriptors and changes no file.
         """
         if self.is_closed:
             return
@@ -319,11 +319,11 @@ class Store:
         self.close()
 
     def _recover(self) -> None:
-        # What a dead process wrote may be only in the page cache: sync it before LMDB refers to it.
+        # The bytes that a dead process wrote may be only in the page cache: sync them before LMDB refers to them.
         self.volumes.mark_unsynced(number_of(key) for key in self.catalog.unfolded_keys() if key[:1] == b"v")
         if self._header.doubtful:
             unfolded_objects.mark_damaged(self.catalog, self.volumes, self.dictionaries)
-        with contextlib.suppress(NoSpace):  # a store on a full disk can be opened: the journal has everything
+        with contextlib.suppress(NoSpace):  # a store can be opened on a full disk: the journal has all changes
             self.fold()
         if ledger.is_damaged(self.catalog):
             log.error("%s: a record that every change needs is damaged; counting everything again", self.path)
@@ -364,7 +364,7 @@ class Store:
 
 
 def _make_emptied(path: Path, catalog: Catalog, volumes: Volumes, lost_power: bool) -> None:
-    """Make missing folders again that held nothing. After a power cut nobody needs what was in the spool."""
+    """Recreate missing folders that held nothing. After a power cut, nobody needs the content of the spool."""
     if not (path / "volumes").exists():
         known = {number_of(key) for key in catalog.keys(b"v")}
         refuse_lost(path / "volumes", not known.issubset(volumes.incoming()))
@@ -376,7 +376,7 @@ def _make_emptied(path: Path, catalog: Catalog, volumes: Volumes, lost_power: bo
 
 
 def _close_inherited(store: Store) -> None:
-    # In a forked child no thread folds, and a thread that does not exist here may hold any lock for ever.
+    # In a forked child no thread folds, and any lock may be held for ever by a thread that does not exist here.
     store.catalog.after_fork()
     store.volumes.close(inherited=True)
     store.objects.cache.after_fork()

@@ -1,7 +1,7 @@
 """Checks, after a power cut, the objects whose records are only in the journal.
 
 A fold syncs volumes before it commits the records that point into them. A record in the journal has no such guarantee:
-the disk may have the record but not the bytes. Called when the store is opened, before anything is folded.
+the disk may have the record but not the bytes. This runs when the store is opened, before anything is folded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def mark_damaged(catalog: Catalog, volumes: Volumes, dictionaries: Dictionaries) -> int:
-    """Mark the objects whose bytes are not there; returns how many. Reading one then says that it is damaged."""
+    """Mark objects whose bytes are missing or wrong; returns how many. Reading one then reports the damage."""
     reader = FrameReader(volumes, Codec(dictionaries=dictionaries))
     marked = 0
     for key in catalog.unfolded_keys():

@@ -1,7 +1,7 @@
-"""The clock of the order of use: the host's clock, but when that is set back, it goes on from where it was.
+"""The clock of the order of use: it follows the host's, but if that is set back, it goes on from where it was.
 
 By the host's clock alone, all uses before it was set back would seem to be later than now: none of those entries could
-be evicted, and entries used from then on would go first.
+be evicted, and entries used after that would be evicted first.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import time
 
 
 class UseClock:
-    """The time of uses in one store. Any thread."""
+    """The times of use in one store. Any thread may ask for the time."""
 
     def __init__(self) -> None:
         self._latest = time.time_ns()
         self._offset = 0
-        """How far it is from the monotonic clock, while the host's clock is behind."""
+        """How far this clock is ahead of the monotonic clock, while the host's clock is behind."""
 
     def now(self) -> int:
-        """Nanoseconds since 1970, or more if the host's clock was ahead. Later each time it is asked."""
+        """Nanoseconds since 1970, or more if the host's clock was ahead. Each call returns a later time."""
         now = time.time_ns()
         if now <= self._latest:
             now = self._without_host()
@@ -32,9 +32,9 @@ class UseClock:
         return monotonic + self._offset
 
     def go_on_from(self, when: int) -> None:
-        """Something was used at `when`, so it is later now."""
+        """Something was used at `when`, so the present must be later."""
         self._latest = max(self._latest, when)
 
     def follow_host(self) -> None:
-        """Go back to the host's clock: it is right, and nothing was used later than its time."""
+        """Go back to the host's clock: it is right, and no use is recorded at a later time."""
         self._latest, self._offset = time.time_ns(), 0

@@ -1,10 +1,10 @@
-"""Volumes: the files in which objects lie. Small objects share the active volume; a large object has one of its own.
+"""Volumes: the files that hold objects. Small objects share the active volume; a large object has one of its own.
 
-Small objects share a file because a file each would cost a block and an inode, and because LMDB would give a value
-larger than half a page whole pages of its own. `python -m benchmarks.store` measures how much each way takes.
+Small objects share a file because a file for each would cost a block and an inode, and because LMDB would give a value
+larger than half a page whole pages of its own. `python -m benchmarks.store` measures the space that each way takes.
 
 A volume is only ever appended to. Deleting an object makes its bytes dead; a volume with nothing alive is unlinked, and
-compaction copies what is left of a mostly dead one. Any thread may append (under one lock) and read (under none).
+compaction copies the live objects of a mostly dead one. Any thread may append (under one lock) and read (under none).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from kcachefs.store.descriptor import Descriptor, share_of_descriptors, sync_dir
 
 _MAX_OPEN = 256
 _LARGE = 1 << 20
+"""Reads of more bytes than this are first checked against the file's size."""
 _PARTS_MAX = 1024
-"""Linux takes no more in one write (IOV_MAX)."""
-"""Reads of more than this are first checked against the file's size."""
+"""Linux takes no more parts in one write (IOV_MAX)."""
 _NAME = re.compile(r"([0-9a-f]{8})\.vol")
 
 
 class Volumes:
-    """The files themselves: append, read, sync, remove. What lies where is in the catalog."""
+    """The files themselves: append, read, sync, remove. The catalog knows what lies where."""
 
     def __init__(self, directory: Path, incoming: Path) -> None:
         self._directory = directory
@@ -40,7 +40,7 @@ class Volumes:
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
         self.readers: BoundedDict[int, Descriptor] = BoundedDict(share_of_descriptors(_MAX_OPEN))
-        """Open volumes."""
+        """Descriptors of volumes that are open for reading."""
         self._active = -1
         self._active_fd = Descriptor(-1)
         self._active_size = 0
@@ -63,8 +63,8 @@ class Volumes:
     def open_active(self, number: int, size: int) -> int | None:
         """A descriptor to `switch` to, with the file cut to the `size` that the catalog knows.
 
-        None, and nothing is changed, if the file is shorter because a power cut took its end: bytes that the catalog
-        expects there must be found missing, not be overwritten.
+        If the file is shorter, because a power cut took its end, this changes nothing and returns None: bytes that the
+        catalog expects there must be found missing, not be overwritten.
         """
         path = self.path(number)
         try:
@@ -78,7 +78,7 @@ class Volumes:
         return fd
 
     def switch(self, number: int, fd: int, size: int) -> None:
-        """Make `number` the volume that `append` writes to. Under the catalog's lock, with the record that says so."""
+        """Make `append` write to volume `number`. Call under the catalog's lock, along with the record that says so."""
         with self._lock:
             self._active, self._active_fd, self._active_size = number, Descriptor(fd), size
             self._directory_unsynced = True
@@ -86,8 +86,8 @@ class Volumes:
     def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
         """Write an object's parts at the end of the active volume; returns the volume and the offset.
 
-        The place is taken under the lock and written outside it, so that appenders do not wait for the disk in turn.
-        A failed write gives its place back, or leaves a gap if a later write already follows it: dead space like any
+        The place is reserved under the lock and written outside it, so that appenders do not wait for the disk in turn.
+        A failed write gives its place back or, if a later write already follows it, leaves a gap: dead space like any
         other.
         """
         length = sum(map(len, parts))
@@ -97,7 +97,7 @@ class Volumes:
             self.staged[number] += 1
         try:
             written = os.pwritev(fd.fd, parts if len(parts) <= _PARTS_MAX else [b"".join(parts)], offset)
-            while written < length:  # a disk that is nearly full takes a part; the next write fails
+            while written < length:  # a nearly full disk takes a part; the next write fails
                 written += os.pwrite(fd.fd, b"".join(parts)[written:], offset + written)
         except OSError as error:
             with self._lock:
@@ -112,7 +112,7 @@ class Volumes:
         return number, offset
 
     def stage(self, number: int) -> None:
-        """Keep a volume alive while objects in it wait for their place in the catalog; until `unstage`."""
+        """Keep a volume alive until `unstage`, while objects in it wait for their place in the catalog."""
         with self._lock:
             self.staged[number] += 1
 
@@ -135,8 +135,8 @@ class Volumes:
         return fd
 
     def finish(self, number: int) -> None:
-        """Move a volume to its place, now that the catalog has it."""
-        with contextlib.suppress(FileNotFoundError):  # its object was deleted and the deletion folded
+        """Move a volume to its place, now that the catalog has a record of it."""
+        with contextlib.suppress(FileNotFoundError):  # its object was deleted, and a fold removed the volume
             os.rename(self._incoming_path(number), self.path(number))
         self.mark_unsynced([number])
 
@@ -146,7 +146,7 @@ class Volumes:
         self._forget(number)
 
     def incoming(self) -> list[int]:
-        """Volumes that were begun and neither finished nor abandoned: what a kill leaves behind."""
+        """Volumes that were begun and neither finished nor abandoned, as a kill leaves them."""
         return _volume_numbers(self._incoming)
 
     # --- reading, syncing, removing -----------------------------------------------------------------------------------
@@ -154,10 +154,10 @@ class Volumes:
     def read(self, number: int, offset: int, length: int) -> bytes:
         """Exactly these bytes.
 
-        FileNotFoundError if the volume is not there, ObjectDamaged if it is too short or the disk cannot read it.
+        Raises FileNotFoundError if there is no volume, ObjectDamaged if it is too short or the disk cannot read it.
         """
         reader = self.readers.get(number) or self._open_reader(number)
-        if length > _LARGE and offset + length > os.fstat(reader.fd).st_size:  # else it takes that much memory first
+        if length > _LARGE and offset + length > os.fstat(reader.fd).st_size:  # else pread allocates it all first
             raise ObjectDamaged(f"{self.path(number)} ends before {offset + length}")
         try:
             data = os.pread(reader.fd, length, offset)
@@ -178,7 +178,7 @@ class Volumes:
         os.posix_fadvise(reader.fd, offset, length, os.POSIX_FADV_WILLNEED)
 
     def mark_unsynced(self, numbers: Iterable[int]) -> None:
-        """These were written to, by this process or by one that died: the next `sync` includes them."""
+        """This process, or one that died, wrote to these volumes: the next `sync` includes them."""
         with self._lock:
             self._unsynced.update(numbers)
             self._directory_unsynced = True
@@ -191,7 +191,7 @@ class Volumes:
                 directory, self._directory_unsynced = self._directory_unsynced, False
             try:
                 for number in list(numbers):
-                    with contextlib.suppress(FileNotFoundError):  # it was removed: nothing left to sync
+                    with contextlib.suppress(FileNotFoundError):  # the volume was removed: nothing left to sync
                         reader = self.readers.get(number) or self._open_reader(number)  # the reference keeps it open
                         os.fdatasync(reader.fd)
                     numbers.discard(number)
@@ -205,15 +205,15 @@ class Volumes:
                 raise
 
     def remove(self, number: int) -> None:
-        """Delete a volume in which nothing is alive, according to the records on disk too."""
-        # In this order: a concurrent `finish` moves it from the first place to the second.
+        """Delete a volume with nothing alive in it, neither by the records in memory nor by those on disk."""
+        # In this order, because a concurrent `finish` moves the file from the first place to the second.
         for path in (self._incoming_path(number), self.path(number)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
         self._forget(number)
 
     def _forget(self, number: int) -> None:
-        """Close a removed volume: a reader that was opened just before would keep its blocks allocated."""
+        """Close a removed volume: a descriptor opened just before would keep its blocks allocated."""
         with self._lock:
             self.readers.pop(number, None)
             self._unsynced.discard(number)
@@ -226,8 +226,8 @@ class Volumes:
         return os.stat(self.path(number)).st_size
 
     def close(self, *, inherited: bool = False) -> None:
-        """Let go of every descriptor; `inherited` in a forked child."""
-        if inherited:  # another thread may have held the lock, and it does not exist here
+        """Drop every descriptor. Pass `inherited` in a forked child."""
+        if inherited:  # the thread that held the lock may not exist here
             self._lock = threading.Lock()
         with self._lock:
             self.readers.clear()
@@ -245,7 +245,7 @@ class Volumes:
         return reader
 
     def _open(self, number: int) -> int:
-        # Between link and `finish` a volume is still in `incoming`, and it may be moved between the first two tries.
+        # Between `link` and `finish` a volume is still in `incoming`, and may move between the first two attempts.
         for path in (self.path(number), self._incoming_path(number)):
             with contextlib.suppress(FileNotFoundError):
                 return _open_file(path)
@@ -264,6 +264,6 @@ def _volume_numbers(directory: Path) -> list[int]:
     try:
         with os.scandir(directory) as found:
             names = [one.name for one in found if not one.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:  # a repair looks before it makes the folder again
+    except FileNotFoundError:  # a repair looks before it recreates the folder
         return []
     return sorted(int(match[1], 16) for name in names if (match := _NAME.fullmatch(name)))

@@ -404,7 +404,7 @@ def test_a_manifest_that_no_trusted_key_signed_must_be_smaller(
 )
 def test_a_manifest_has_few_facts(tmp_path: Path, target: Path, facts: dict[str, list[str]]) -> None:
     plain = manifests.encode(Manifest(facts=facts, frames=[]))
-    with pytest.raises(PackError, match="its facts are more than 1,000, or longer than 64 characters"):
+    with pytest.raises(PackError, match="it has more than 1,000 facts, or one longer than 64 characters"):
         bring(raw_pack(tmp_path / "told.kcp", zstandard.ZstdCompressor().compress(plain)), target)
 
 

@@ -17,5 +17,5 @@ _POLICIES: dict[str, type[Policy]] = {
 
 
 def policy_class(sharing: Sharing) -> type[Policy]:
-    """The class of the policy that the mount's options name. `Parts` need its answers before there is an object."""
+    """The class of the policy that the mount's options name. `Parts` needs its answers before an object exists."""
     return _POLICIES[sharing.policy]

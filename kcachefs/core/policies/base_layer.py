@@ -4,8 +4,8 @@ For everybody but its writers:
 
 - An entry comes whole from their own tree or whole from the base, never mixed: a group of files from the base is
   hidden as soon as their own tree holds one file of that group.
-- A folder that only holds entries is made in their own tree when they come to it. The folder of an entry of the base is
-  shown under a different number to each user, because the kernel allows a folder only one place. Files keep their
+- A folder that only holds entries is made in their own tree when they look it up. The folder of an entry of the base is
+  shown under a different inode number to each user, because the kernel allows a folder only one place. Files keep their
   number, so all users share the pages of a file of the base.
 - Locks and temporary files are never taken from the base.
 """
@@ -52,7 +52,7 @@ class BaseLayer:
         return found
 
     def find(self, folder: int, below: int, name: bytes) -> int | None:
-        """What a name in the base shows in the private folder above it, which has no such name itself."""
+        """The inode that a name of the base shows in the private folder above, which has no such name itself."""
         found = self._tree.find(below, name)
         return found if found is not None and self._falls_through(folder, name, found) else None
 
@@ -90,19 +90,19 @@ class BaseLayer:
             node = self._nodes.get(ino)
             if node.nlink and not (node.entry and self.root_above(ino) == ROOT_INO):
                 return
-        except FsError:  # it is gone, or what it was in
+        except FsError:  # it, or a folder above it, is gone
             pass
         if ino < 1 << ALIAS_BITS:
             for root in self._roots - {ROOT_INO}:
                 yield first_alias(root, ino)
 
     def merge(self, folder: int, rows: list[Row], below: int, cookie: int, limit: int) -> list[Row]:
-        """A part of a private folder's listing with what shows from the base."""
+        """A part of a private folder's listing, together with the names that show from the base."""
         shown = [
             row
             for row in self._tree.listing(below, max(cookie, DOTDOT), limit)
             if self._tree.find(folder, row[1]) is None and self._falls_through(folder, row[1], row[2])
         ]
-        if len(rows) >= limit:  # what comes after the last of these is in the next part
+        if len(rows) >= limit:  # names after the last of these rows are in the next part
             shown = [row for row in shown if row[0] < rows[-1][0]]
         return list(itertools.islice(heapq.merge(rows, shown), limit))

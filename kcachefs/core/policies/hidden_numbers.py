@@ -1,9 +1,9 @@
 """Hidden numbers: inodes and users as a private mount shows them, so that no number reveals what others do.
 
 Inodes of the catalog are numbered in order of creation, so their numbers would count everybody's files. Under `private`
-they are shown through a permutation, and the names of the users' folders are derived from their uids, both with a key
-that the store keeps, so that they are the same after a remount or in the next worker. The permutation is a Feistel
-network, whose rounds undo themselves in reverse order whatever the round function is.
+they are shown through a permutation, and the names of the users' folders are derived from their uids. Both use a key
+that the store keeps, so that numbers and names are the same after a remount or in the next worker. The permutation is a
+Feistel network, whose rounds undo themselves in reverse order whatever the round function is.
 """
 
 from __future__ import annotations

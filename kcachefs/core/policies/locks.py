@@ -1,7 +1,7 @@
 """Locks that exist in memory only: empty files, and folders for them, that go when nobody holds them any more.
 
-The kernel does the locking itself; all that a lock needs from us is a name and an inode. The next worker has to know
-only one thing about a lock that it did not make, whether it is a folder, and the number says that.
+The kernel does the locking itself; all that a lock needs from us is a name and an inode. Of a lock that it did not
+make, the next worker needs to know only whether it is a folder, and the inode number says that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kcachefs.store.records import Inode
 LOCKS_MAX = 4096
 """Locks, and folders for them, that one user, or the users of one tenant, may have at a time."""
 LOCKS_KEPT = LOCKS_MAX // 2
-"""Above this many, each new one makes the kernel let go of the oldest that nobody has open: by itself the kernel keeps
+"""Above this many, each new lock makes the kernel drop the oldest that nobody has open: by itself the kernel keeps
 names until it needs the memory."""
 
 
@@ -45,14 +45,14 @@ class MemoryLocks:
         self._locks: dict[int, _Lock] = {}
         self._names: dict[tuple[int, bytes], int] = {}
         self._made: dict[int, dict[int, None]] = {}
-        """The locks of each account, in the order in which the kernel is asked to let go of them."""
+        """The locks of each account, in the order in which the kernel is asked to drop them."""
         self._next = above_earlier_workers(LOCK_BASE)
 
     def find(self, parent: int, name: bytes) -> int | None:
         return self._names.get((parent, name))
 
     def make(self, caller: Caller, parent: int, name: bytes, mode: int) -> tuple[int, Inode]:
-        """A new lock, or a folder for some, which the kernel then holds."""
+        """Make a lock, or a folder for locks, which the kernel then holds."""
         if (parent, name) in self._names:
             raise FsError(errno.EEXIST)
         account = self._account_of(caller.uid)
@@ -70,7 +70,7 @@ class MemoryLocks:
         return self.hold(ino), node
 
     def _have_oldest_let_go(self, made: dict[int, None]) -> None:
-        """Have the kernel let go of two for each new one, so that they become fewer. One that is open comes again."""
+        """Have the kernel drop two locks for each new one, so that fewer remain. An open lock gets its turn again."""
         for ino in list(islice(made, 2)):
             made[ino] = made.pop(ino)
             place = self._locks[ino].place
@@ -78,19 +78,19 @@ class MemoryLocks:
                 self._name_gone(*place)
 
     def hold(self, ino: int) -> int:
-        """The kernel is told of a lock, and holds one more reference to it. Returns the inode."""
+        """Count one more reference that the kernel holds to a lock. Returns the inode."""
         self._locks[ino].lookups += 1
         return ino
 
     def remove(self, caller: Caller, parent: int, name: bytes) -> None:
-        """Take a name away: only the user who made it may, and root."""
+        """Remove a name: only the user who made it may, and root."""
         maker = self._locks[self._names[parent, name]].node.uid
         if caller.uid not in (0, maker):
             raise FsError(errno.EPERM, f"the lock {name!r} belongs to user {maker}")
         del self._names[parent, name]
 
     def forget(self, ino: int, count: int) -> None:
-        """The kernel lets go of a lock. One that it no longer knows is free, and its name goes too."""
+        """The kernel dropped references to a lock. A lock that it no longer knows is free, and its name goes too."""
         lock = self._locks.get(ino)
         if lock is None:
             return
@@ -105,13 +105,13 @@ class MemoryLocks:
                 del self._names[lock.place]
 
     def node(self, ino: int) -> Inode:
-        """A lock's attributes. A lock that an earlier worker made still is one, whether free or held."""
+        """A lock's attributes. A lock that an earlier worker made is still a lock, whether free or held."""
         lock = self._locks.get(ino)
         return lock.node if lock is not None else _new(ino, 0, 0, ROOT_INO)
 
 
 def _new(ino: int, uid: int, gid: int, parent: int) -> Inode:
-    """A lock, or a folder for some, open to all."""
+    """The inode of a lock, or of a folder for locks, open to all."""
     if not ino & LOCK_FOLDER:
         return new_inode(stat.S_IFREG | 0o666, uid, gid, parent)
     node = new_inode(stat.S_IFDIR | 0o777, uid, gid, parent)

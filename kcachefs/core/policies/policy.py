@@ -3,7 +3,8 @@
 The kernel checks modes and owners by itself (default_permissions) before it asks, and asks nothing at all for a flock
 or for what it has cached, nor for an open unless the policy `judges_opens`. So a policy works in two places: in the
 attributes that it shows, which the kernel then enforces, and in the requests that do come, each of which says who makes
-it. Only the pages of a mapped file come later and in nobody's name: whoever opened it for writing was judged then.
+it. Only the pages of a mapped file come later and in nobody's name: the user was judged when the file was opened for
+writing.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ REPORT_COOKIE = DOTDOT + 1
 class Policy:
     """What users of a mount may do to each other, and what each of them sees. One object per filesystem.
 
-    It is asked in the thread that answers requests unless noted, and in a pool by requests that were handed to one:
-    `find` by a lookup that takes long, `authorize_rename` once more by a rename that syncs, `ignores_changes` and
-    `allowed_mode` by a slow change of attributes.
+    Its methods are called in the thread that answers requests unless noted, and in a pool for requests that were handed
+    to one: `find` for a lookup that takes long, `authorize_rename` once more for a rename that syncs, `ignores_changes`
+    and `allowed_mode` for a slow change of attributes.
 
     | question | when | what it may do |
     | --- | --- | --- |
-    | `is_asked` | at mount | say that it forbids or changes something: if not, most of what follows is not asked |
-    | `first_publisher_owns` | at mount, of its class | give an entry to whoever published in it first |
+    | `is_asked` | at mount | say that it forbids or changes something: if not, most of the rest is not asked |
+    | `first_publisher_owns` | at mount, of its class | give an entry to the user who published in it first |
     | `judges_opens`, `links_differ` | at mount | say that every open must be asked for; that links differ by user |
     | `allows_kept_listings` | at mount | have `listing` asked each time, even if a listing was kept |
     | `withholds_writing` | at mount | keep a mask of modes (`--umask`) from giving back what `shown` took away |
@@ -44,31 +45,31 @@ class Policy:
     | `find` | a name is looked up | lead the caller elsewhere, or nowhere; `private` may make a folder on the way |
     | `real_inode`, `node`, `forget` | an inode of the policy's own | say what it stands for, what it is; let it go |
     | `forgotten` | the kernel no longer knows an inode | forget what was noted about it |
-    | `shown` | the kernel is told of an inode (any thread) | show another mode or owner |
-    | `name_seconds` | the kernel is told of a name | say how long it may trust it |
+    | `shown` | the kernel is given an inode (any thread) | show another mode or owner |
+    | `name_seconds` | the kernel is given a name | say how long the kernel may trust the name |
     | `listing` | that request | list other names, or other numbers |
     | `readlink` | that request | answer otherwise, by caller |
     | `authorize_open` | every open, where opens are judged | refuse; keep the handle off the page cache |
     | `authorize_write`, `authorize_change`, `authorize_allocate` | before bytes or attributes change | refuse |
-    | `authorize_add`, `authorize_kind` | before something is made there, or of that type | refuse |
+    | `authorize_add`, `authorize_kind` | before something is made there, or of a type | refuse |
     | `authorize_link` | before a file gets another name | refuse |
     | `authorize_remove`, `authorize_rename` | before a name goes or moves | refuse; have a rename give way |
-    | `renamed` | in the transaction of a rename | mark what got its final name |
-    | `make_in_memory`, `remove_from_memory` | a name is made or removed | keep it in memory; they hold no bytes |
+    | `renamed` | in the transaction of a rename | mark files that got their final names |
+    | `make_in_memory`, `remove_from_memory` | a name is made or removed | keep it in memory, with no bytes |
     | `ignores_changes` | attributes are set | accept the change without making it |
     | `allowed_mode` | a file gets a mode | take bits away |
     | `also_named_in` | a name went (any thread) | say where else it was shown |
 
-    To refuse, a policy raises FsError. For a write out of the kernel's page cache it is asked only `authorize_write`,
+    To refuse, a policy raises FsError. For a write out of the kernel's page cache only `authorize_write` is called,
     with NOBODY as the caller.
     """
 
     is_asked = False
-    """Whether it forbids or changes anything: `shared` does neither, and requests skip it."""
+    """Whether the policy forbids or changes anything: `shared` does neither, so requests skip it."""
     first_publisher_owns = False
-    """Whether an entry belongs to whoever published in it first; if not, to the owner of its first sealed file."""
+    """Whether an entry belongs to the user who published in it first; else to the owner of its first sealed file."""
     judges_opens = False
-    """Whether `authorize_open` is asked for every open: then each open is a request."""
+    """Whether `authorize_open` is called for every open: then each open is a request."""
     links_differ = False
     """Whether a symbolic link leads different users to different places, so that the kernel must not keep it."""
     lists_afresh = False
@@ -80,7 +81,7 @@ class Policy:
     numbers: HiddenNumbers | None = None
     """How inode numbers are shown; None: as they are."""
     lists_attributes = True
-    """Whether a listing may give the kernel the attributes of what it lists, and with them its names for a while."""
+    """Whether a listing may give the kernel attributes as well, and with them names that it trusts for a while."""
 
     def __init__(self, parts: Parts) -> None:
         self._options = parts.options
@@ -115,7 +116,7 @@ class Policy:
         """The kernel holds no reference to an inode of the catalog any more."""
 
     def shown(self, ino: int, node: Inode) -> Inode:
-        """An inode as the kernel is told of it: with the mode and the owner that it is to enforce."""
+        """An inode as the kernel sees it, with the mode and the owner that the kernel is to enforce."""
         return node
 
     def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
@@ -149,19 +150,19 @@ class Policy:
         pass
 
     def authorize_change(self, caller: Caller, ino: int, *, size: int | None, owner: bool) -> None:
-        """A truncation or an allocation up to `size`, another mode or owner, or (neither) other times."""
+        """Judge a truncation or an allocation up to `size`, a new mode or owner (`owner`), or (neither) new times."""
 
     def authorize_allocate(self, caller: Caller, ino: int) -> None:
         pass
 
     def authorize_add(self, caller: Caller, parent: int, name: bytes) -> None:
-        """A new name in a folder."""
+        """Judge a new name in a folder."""
 
     def authorize_kind(self, caller: Caller, mode: int) -> None:
-        """Something of this type is about to be made."""
+        """Judge the type of something that is about to be made."""
 
     def authorize_link(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
-        """Another name for a file."""
+        """Judge another name for a file."""
 
     def authorize_remove(self, caller: Caller, parent: int, name: bytes, *, is_dir: bool) -> None:
         pass
@@ -182,7 +183,7 @@ class Policy:
         return None
 
     def remove_from_memory(self, caller: Caller, parent: int, name: bytes) -> bool:
-        """Remove a name that exists in memory only. False if it is not one."""
+        """Remove a name if it exists in memory only; returns whether it did."""
         return False
 
     def ignores_changes(self, caller: Caller, ino: int) -> bool:

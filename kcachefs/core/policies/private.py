@@ -1,12 +1,13 @@
 """Private: each user has a tree of namespaces of their own, over one store in which equal bytes are kept once.
 
-How. The kernel keeps one cache of names for all users, so one name cannot lead two users to two folders without being
-asked for each time; and when a name turns out to lead elsewhere, the kernel drops all that it has cached below it, so
-users who take turns would lose their names and pages at every turn. A symbolic link can do it: the kernel asks us to
-read it for each walk, on behalf of whoever walks, and keeps what lies behind it. So a namespace in the root is a link,
-the same for all, and `readlink` answers with the caller's own folder, `.tenants/<token>/<namespace>`. It costs one
-READLINK for each path that is walked (benchmarks/README.md has the figure). The folders are real, belong to their user,
-and have mode 0700, which the kernel enforces for everything below them. The root itself cannot be changed.
+How. The kernel keeps one cache of names for all users, so a name can lead two users to two folders only if the kernel
+looks it up each time. And when a name turns out to lead elsewhere, the kernel drops all that it has cached below that
+name, so users who take turns would lose their names and pages at every turn. A symbolic link has no such cost: the
+kernel asks us to read the link for each walk, on behalf of the user who walks, and keeps what lies behind the link. So
+a namespace in the root is a link, the same for all, and `readlink` answers with the caller's own folder,
+`.tenants/<token>/<namespace>`. This costs one READLINK for each path that is walked (benchmarks/README.md has the
+figure). The folders are real, belong to their user, and have mode 0700, which the kernel enforces for everything below
+them. The root itself cannot be changed.
 
 In the store a user's folder is named after the uid. The mount shows it under a token that is derived from a secret and
 the uid, and under no other name, because the kernel shows a name that it knows to everybody. Root can list the tokens.
@@ -72,7 +73,7 @@ class NamespaceLinks:
         return node
 
     def listing(self, tenants: int, cookie: int) -> list[Row]:
-        """The listing of the root, which holds nothing else but the report and the users' trees."""
+        """The listing of the root, which holds only these links, the report and the users' trees."""
         names = [(FOLDER, REPORT_INO, _FOLDER_TYPE), (TENANTS, tenants, _FOLDER_TYPE)]
         names += [(name, ino, _LINK_TYPE) for ino, name in self.names.items()]
         rows = [(DOT, b".", ROOT_INO, _FOLDER_TYPE), (DOTDOT, b"..", ROOT_INO, _FOLDER_TYPE)]
@@ -200,7 +201,7 @@ class Private(Policy):
             return None
         found = base.find(parent, below, name)
         if found is None:
-            raise FsError(errno.ENOENT)  # not a miss, which the kernel would remember: the base may get it at any time
+            raise FsError(errno.ENOENT)  # not a miss, which the kernel would remember: the base may gain it any time
         node = self._nodes.get(found)
         if not node.is_dir:
             return found

@@ -1,29 +1,30 @@
 """Publish: everybody may add, and nobody else can change what somebody has published.
 
-The promise. A name that leads to somebody else's file cannot be made to lead anywhere else, nor to other bytes. Nobody
-but its owner and root can write, truncate, replace, rename, link or remove such a file. Only a file that is still empty
-can be replaced. Renaming a file with the same bytes over it succeeds and leaves the first one where it is, so that two
-who compile the same thing at once can both go on; other bytes are refused with EPERM, and logged. An empty folder that
-is there for everybody's entries can be replaced by a folder.
+The promise. A name that leads to somebody else's file cannot be made to lead anywhere else, nor to other bytes. Only
+the file's owner and root can write, truncate, replace, rename, link or remove it. Others can replace it only while it
+is still empty. Renaming a file with the same bytes over it succeeds and leaves the first file where it is, so that two
+users who compile the same thing at once can both go on; other bytes are refused with EPERM, and logged. An empty folder
+that exists to hold everybody's entries can be replaced by a folder.
 
-An entry as a whole closes to others, because a framework may load whatever is in an entry's folder: a minute after the
-last change of a file in it that is not theirs, and in any case a quarter of an hour after its first file was sealed.
-Until then others can add, because compilers that work on the same entry at once put its files there one by one. An
-entry belongs to the user who published in it first, whoever made its folder. That user may always add to it, and of all
-users' quotas only theirs can evict it. Times that users can set play no part in this.
+An entry as a whole closes to other users, because a framework may load whatever is in an entry's folder. It closes to a
+user a minute after the last change of a file in it that is not that user's, and in any case a quarter of an hour after
+its first file was sealed. Until then other users can add files, because compilers that work on the same entry at once
+put its files there one by one. An entry belongs to the user who published in it first, whoever made its folder. That
+user may always add to it, and no other user's quota can evict it. Times that users can set play no part in this.
 
-The owner of a folder can move it only while nothing in it belongs to anybody else. Nobody but root makes symbolic
-links, FIFOs or sockets, and a link leads nobody but its owner (unless root or the mount's owner made it): otherwise
-links could redirect what others open.
+The owner of a folder can move it only while nothing in it belongs to anybody else. Only root can make symbolic links,
+FIFOs or sockets, and only the owner of a link can follow it (unless root or the mount's owner made it): otherwise links
+could redirect what others open.
 
-Two things are not published: locks, which are everybody's, and files under a temporary name, which are their writer's
-alone. A lock can be renamed only to the name of a lock, because a process that has it open or mapped could still write
-to it. (To judge each open instead, as `read_only.py` does, would make each open of every file a request.)
+Two things are not published: locks, which belong to everybody, and files under a temporary name, which belong to their
+writer alone. A lock can be renamed only to the name of a lock, because a process that has it open or mapped could still
+write to it. (To judge each open instead, as `read_only.py` does, would make each open of every file a request.)
 
-How. Folders appear open to all and files readable by all and writable by their owner; the kernel enforces that. What
-removes or moves names comes here, with the caller. When a rename gives way, the kernel has moved its own name, and
-would lead readers to the newcomer's file until it is corrected. So it may never keep temporary names: it asks again at
-the next use. The rename of a file that ever had another name does not give way but is refused.
+How. Folders appear open to all, and files readable by all and writable by their owner; the kernel enforces that.
+Requests that remove or move names come here, with the caller. When a rename gives way, the kernel has already moved the
+name in its own cache, and would lead readers to the newcomer's file until we correct that name. So the kernel may never
+keep a temporary name, but looks it up again at its next use. The rename of a file that ever had another name does not
+give way but is refused.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Publish(Policy):
             return node
         seen = copy.copy(node)
         if self._is_temporary(ino, node):
-            # Also before it has its final name: the kernel may go on believing what it is told now.
+            # Even before the inode has its final name: the kernel may keep the mode that we show now.
             seen.mode &= ~0o022
         elif node.is_dir:
             seen.mode = stat.S_IFDIR | 0o777
@@ -137,7 +138,7 @@ class Publish(Policy):
             raise self._refusal(caller, f"adding {name!r} to a published entry", owner)
 
     def authorize_kind(self, caller: Caller, mode: int) -> None:
-        """Nobody puts a link, a FIFO or a socket in others' way."""
+        """Nobody may put a link, a FIFO or a socket in others' way."""
         if caller.uid != 0 and stat.S_IFMT(mode) not in (stat.S_IFREG, stat.S_IFDIR):
             raise FsError(errno.EPERM, "only files and folders are shared under --policy publish")
 
@@ -181,7 +182,7 @@ class Publish(Policy):
         return False
 
     def _refuse_filling(self, caller: Caller, ino: int, parent: int, name: bytes) -> None:
-        """A folder that takes the place of another one brings what is in it to the entry there."""
+        """Refuse a folder that would replace another one, and bring its files into a closed entry."""
         node = self._nodes.get(ino)
         if node.is_dir and node.entry != self._nodes.get(parent).entry:
             self._refuse_closed(caller, parent, name)
@@ -195,7 +196,7 @@ class Publish(Policy):
             raise FsError(errno.EPERM, f"a lock, which everybody may write to, cannot become {name!r}")
 
     def _refuse_moving(self, caller: Caller, ino: int, name: bytes) -> None:
-        """Nobody moves a folder of theirs away with what others have put into it.
+        """Nobody may move their own folder away together with files that others have put into it.
 
         A folder that has only had temporary names holds nothing that belongs to others.
         """
@@ -230,7 +231,7 @@ class Publish(Policy):
         raise self._refusal(caller, f"replacing {name!r}", published.uid)
 
     def _holds_entries(self, parent: int, name: bytes) -> bool:
-        """Whether a folder of that name is there for everybody's entries."""
+        """Whether a folder of that name exists to hold everybody's entries."""
         if parent == ROOT_INO or self._nodes.get(parent).entry:
             return False
         return self._placement.kind_at(parent, name, is_dir=True) is Kind.STRUCTURE

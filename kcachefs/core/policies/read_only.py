@@ -3,15 +3,15 @@
 For the kernel the mount is not read-only: if it were, nobody could open a lock for writing, and TorchInductor opens
 locks even when it finds everything. Instead:
 
-- Folders appear open to all, so that every request to change one comes here and is answered EROFS, unless the caller
-  is a writer. Files appear writable by their owner alone.
+- Folders appear open to all, so that every request to change one comes here and fails with EROFS, unless the caller is
+  a writer. Files appear writable by their owner alone.
 - Every open comes here, and an open for writing is refused unless the caller is a writer. So the pages of a mapped
   file, which the kernel sends later and in nobody's name, were judged when the file was opened.
-- A lock (`core/layouts.py` says what is one) appears open to all. Everybody may open it for writing, and truncate it if
-  that changes nothing. One that does not exist is made in memory, with the folder `locks` that it may need: see
-  `locks.py`. Nothing of that reaches the store.
+- A lock (`core/layouts.py` says which files are locks) appears open to all. Everybody may open it for writing, and
+  truncate it if that changes nothing. A lock that does not exist is made in memory, with the folder `locks` that it may
+  need (see `locks.py`), and never reaches the store.
 
-Root is not a writer unless it is named.
+Root is not a writer unless it is named as one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReadOnly(Policy):
         gone = parts.kernel.name_gone
         self._memory = MemoryLocks(parts.options.limits.account_of, lambda parent, name: gone(parent, name, parent))
         self._named_locks: set[int] = set()
-        """Locks among the files of entries, as far as this worker was asked for their names."""
+        """Locks among the files of entries, as far as this worker has seen their names."""
 
     # --- who ----------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class ReadOnly(Policy):
         return seen
 
     def name_seconds(self, ino: int, node: Inode, usual: int) -> int:
-        # Once another worker took over, only the kernel knows the lock: it must not ask whether it is still there.
+        # Once another worker has taken over, only the kernel knows the lock: it must not ask us if the lock exists.
         return FOREVER_SECONDS if ino >= LOCK_BASE else usual
 
     def listing(self, ino: int, cookie: int, limit: int) -> list[Row]:
@@ -111,7 +111,7 @@ class ReadOnly(Policy):
             return True
         if not self._options.resumed or ino in self._nodes.lookups:
             return False
-        # The kernel has its name from an earlier worker.
+        # The kernel got the file's name from an earlier worker.
         return any(self._is_named_lock(parent, name) for parent, name in self._walk.names_of([ino]).get(ino, []))
 
     def _note_lock(self, parent: int, name: bytes, ino: int) -> None:
@@ -164,7 +164,7 @@ class ReadOnly(Policy):
             return True
         if not self._is_lock(ino, self._nodes.get(ino)):
             self._refuse_change(caller)
-        return False  # else all would read what is written to a mapped lock, though it is never stored
+        return False  # else all would read bytes written to a mapped lock, though they are never stored
 
     def authorize_write(self, caller: Caller, ino: int) -> None:
         if ino >= LOCK_BASE:
@@ -184,7 +184,7 @@ class ReadOnly(Policy):
     def authorize_allocate(self, caller: Caller, ino: int) -> None:
         if ino >= LOCK_BASE:
             raise FsError(errno.EOPNOTSUPP)
-        self._refuse_change(caller)  # also for a lock, though it may be set to the size that it has
+        self._refuse_change(caller)  # even for a lock, though its size may be set to what it is already
 
     def ignores_changes(self, caller: Caller, ino: int) -> bool:
         return not self._is_writer(caller) and self._is_lock(ino, self._nodes.get(ino))

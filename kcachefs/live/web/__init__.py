@@ -1,1 +1,1 @@
-"""The page about mounts: its server, who may see it, and the same page as one file."""
+"""The page about mounts: its server, its access rules, and the same page as one file."""

@@ -1,9 +1,9 @@
-"""Who may see the page: a token, the Host header, and what a request that changes something must bring.
+"""Who may see the page: a token, the Host header, and the header that a request for a change must carry.
 
-The page shows names of kernels and lines of source, on a port that every user of the machine can connect to, and that
-any web site can make a browser ask. The token keeps out the former. The Host check keeps out a site whose name was made
-to lead to this machine, which the browser would take for the same origin. Changes need a header of their own, which no
-other site can have a browser send.
+The page shows names of kernels and lines of source. Its port accepts connections from every user of the machine, and
+any web site can make a browser send requests to it. The token keeps out the other users. The Host check keeps out a
+site whose name was made to resolve to this machine, which the browser would take for the same origin. Changes need a
+header of their own, which no other site can make a browser send.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Access:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
         digest = hashlib.blake2b(token.encode(), digest_size=4).hexdigest()
         self._cookie = f"kcachefs-{digest}"
-        """Browsers send cookies of a host to all of its ports, so that two pages need two names."""
+        """Browsers send cookies of a host to all of its ports, so two pages need two names."""
 
     def is_host_known(self, host: bytes | None) -> bool:
-        """Whether the browser was led here by a name or address of this server. The port may be that of a tunnel."""
+        """Whether the browser used a name or address of this server. The port may be that of a tunnel."""
         name = _host_name((host or b"").decode("latin-1"))
         if name in self._hosts:
             return True
@@ -43,10 +43,10 @@ class Access:
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return True  # no name, so nobody can have made it lead here
+        return True  # not a name, so nobody can have made it resolve to this machine
 
     def is_token_right(self, headers: Mapping[bytes, bytes], query: Mapping[str, str]) -> bool:
-        """By the link, the cookie it was exchanged for, or a bearer token."""
+        """Whether the token is right: in the link, in the cookie it was exchanged for, or as a bearer token."""
         given = [query.get("token", "")]
         scheme, _, value = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() == "bearer":
@@ -55,7 +55,7 @@ class Access:
         return sum(hmac.compare_digest(one.encode(), self.token.encode()) for one in given) > 0
 
     def cookie(self) -> str:
-        """What a browser gets for the token in its link."""
+        """The cookie that a browser gets in exchange for the token in its link."""
         return f"{self._cookie}={self.token}; Path={self.prefix or '/'}; HttpOnly; SameSite=Strict"
 
     def is_change_meant(self, headers: Mapping[bytes, bytes]) -> bool:
@@ -73,7 +73,7 @@ def new_token() -> str:
 
 
 def token_in(path: Path) -> str:
-    """The token in a file, for links and scrapers that outlast a restart; makes one if the file is not there."""
+    """The token in a file, for links and scrapers that outlast a restart; creates one if the file does not exist."""
     try:
         made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -87,7 +87,7 @@ def token_in(path: Path) -> str:
 
 
 def _cookies(header: str, name: str) -> list[str]:
-    """The values of a cookie. Ours needs no quotes; http.cookies takes seconds to undo those of a hostile client.
+    """The values of a cookie. Ours needs no quotes; http.cookies takes seconds to unquote those of a hostile client.
 
     >>> _cookies("a=b; kcachefs-1=token; kcachefs-1=older", "kcachefs-1")
     ['token', 'older']

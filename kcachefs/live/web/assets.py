@@ -1,4 +1,4 @@
-"""The files of the page: read from the package, put together for the server or into one self-contained report."""
+"""The files of the page: read from the package, and combined for the server or into one self-contained report."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """All scripts, in the order in which they use each other."""
+    """All scripts, each after the scripts that it uses."""
     texts = "\n".join(map(_text, _SCRIPTS))
     return f'"use strict";\n(() => {{\n{texts}\n}})();\n'
 
 
 def report(data: bytes, title: str) -> bytes:
     """The page as one file that loads nothing from elsewhere. `data` is JSON."""
-    # Inside a script element only the end of the element means anything, and no JSON needs "<" as such.
+    # Inside a script element, only the end tag means anything, and no JSON needs a literal "<".
     safe = data.decode().replace("<", "\\u003c")
     policy = (
         f"default-src 'none'; script-src '{_digest(script())}'; style-src '{_digest(style())}'; img-src data:; "

@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 BODY_MAX = 1 << 16
 IDLE_SECONDS = 75.0
-"""How long a connection may be silent, or take a reply that it asked for."""
+"""How long a connection may be silent, or take to receive a reply."""
 CONNECTIONS_MAX = 256
-"""How many may be silent at a time; one more takes the place of the one that has been silent longest."""
+"""How many connections may be silent at a time; one more replaces the one that has been silent longest."""
 _CHUNK = 1 << 14
 
 
@@ -48,12 +48,12 @@ Handle = Callable[[Request], Awaitable[Response]]
 
 
 class Connections:
-    """Answers the requests of connections. Whoever can connect may be slow or hostile, and ends only their own."""
+    """Answers the requests of connections. A client may be slow or hostile, and can end only its own connection."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._silent: dict[trio.CancelScope, None] = {}
-        """Those that we wait for, the one that has been silent longest first."""
+        """The connections we wait for, the one that has been silent longest first."""
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Answer the requests of one connection until it ends."""
@@ -68,7 +68,7 @@ class Connections:
                 log.exception("a connection failed")
 
     async def _serve_request(self, connection: h11.Connection, stream: trio.abc.Stream) -> bool:
-        """Whether another request may follow."""
+        """Serve one request; returns whether another may follow."""
         request: Request | None = None
         with self._waiting():
             try:
@@ -81,12 +81,12 @@ class Connections:
         response = await _answer(self._handle, request)
         with self._waiting():
             await _send(connection, stream, response, request.method)
-            request = None  # it was taken
+            request = None  # the response was received
         return request is None and connection.our_state is h11.DONE and connection.their_state is h11.DONE
 
     @contextlib.contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Wait for a client in this scope, which ends early if that takes too long or somebody else needs the place."""
+        """Wait for a client in this scope, which ends early on a timeout or if another connection needs the place."""
         if len(self._silent) >= CONNECTIONS_MAX:
             longest = next(iter(self._silent))
             del self._silent[longest]
@@ -100,7 +100,7 @@ class Connections:
 
 
 def _is_closed(stream: trio.abc.Stream) -> bool:
-    """Whether the other side sends no more. It could still read, but no browser does that."""
+    """Whether the other side has stopped sending. It could still read, but no browser does that."""
     if not isinstance(stream, trio.SocketStream) or stream.socket.fileno() < 0:
         return False
     poll = select.poll()
@@ -129,7 +129,7 @@ async def _receive(connection: h11.Connection, stream: trio.abc.Stream) -> Reque
         elif isinstance(event, h11.Request):
             head = event
             if {b"content-length", b"transfer-encoding"} <= dict(head.headers).keys():
-                # A proxy may believe the other one, and take a part of this body for another client's request.
+                # A proxy may believe the other length, and take a part of this body for another client's request.
                 raise h11.RemoteProtocolError("the body has two lengths")
         elif isinstance(event, h11.Data):
             body += event.data

@@ -26,7 +26,7 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether only processes of this machine reach it."""
+        """Whether only processes of this machine can reach it."""
         if self.path is not None or self.host == "localhost":
             return True
         with contextlib.suppress(ValueError):
@@ -51,7 +51,7 @@ def parse(text: str) -> Place:
 
 @contextlib.contextmanager
 def listening(place: Place) -> Iterator[socket.socket]:
-    """A socket that listens there during the scope."""
+    """A socket that listens at the place during the scope."""
     if place.path is not None:
         with _unix_socket(place.path) as made:
             yield made
@@ -96,7 +96,7 @@ def _refusal(place: str, error: OSError) -> MountError:
 
 
 def _remove_stale(path: Path) -> None:
-    """Take away the socket of a server that is gone; nothing else."""
+    """Remove the socket of a server that is gone, and nothing else."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(path.lstat().st_mode):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:

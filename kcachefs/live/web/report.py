@@ -1,4 +1,4 @@
-"""The page as one file: everything it shows is gathered once and put into it."""
+"""The page as one file: all of its data is gathered once and embedded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUPS_OPENED = 12
 
 
 def make_report(watch: Watch, since: float, words: str, *, title: str = "", run: int | None = None) -> bytes:
-    """What happened since then, as HTML. `words` say how long that is: "in the last 7 d"."""
+    """The activity since then, as HTML. `words` say how long that is: "in the last 7 d"."""
     glance = watch.glance()
     if glance.headline.why:
         raise (StoreError if watch.at_rest else DaemonError)(glance.headline.why)
@@ -66,7 +66,7 @@ def _opened(look: Look, filling: Filling) -> dict[str, list[EntryRow]]:
 
 
 def _pages(look: Look, wanted: list[str]) -> dict[str, EntryPage]:
-    """As many as there is room for, the first ones first."""
+    """As many pages as there is room for, the first ones first."""
     found: dict[str, EntryPage] = {}
     size = 0
     for path in dict.fromkeys(wanted):

@@ -1,4 +1,4 @@
-"""Serves the page until it is told to stop. Requests are answered on trio; whatever may wait does so in a thread."""
+"""Serves the page until it is told to stop. Requests are answered on trio; calls that may wait run in a thread."""
 
 from __future__ import annotations
 
