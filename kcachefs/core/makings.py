@@ -17,6 +17,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -195,7 +196,8 @@ class Makings:
             self._tally(txn, record, run, misses=1, unknown=1)  # nobody saw when this run began
             path = self._history.path_of(record)
             detail = f"by run {run}" if run else ""
-            self._history.note_event("rewritten", uid=record.uid, path=path or "", detail=detail)
+            note = partial(self._history.note_event, "rewritten", uid=record.uid, path=path or "", detail=detail)
+            txn.then(note)  # a full disk would have it told at each try
         making.rewritten, making.rewriter = time.time_ns(), run
         return is_first
 

@@ -46,16 +46,22 @@ class Overlay:
 class Transaction:
     """A mutation being put together; sees its own changes. Made by `Catalog.transaction`, never shared."""
 
-    __slots__ = ("_catalog", "_undo", "changes")
+    __slots__ = ("_catalog", "_then", "_undo", "changes")
 
     def __init__(self, catalog: Catalog, on_failure: Callable[[], None] | None = None) -> None:
         self._catalog = catalog
         self._undo: list[Callable[[], object]] = [] if on_failure is None else [on_failure]
+        self._then: Callable[[], object] | None = None
         self.changes: Changes = {}
 
     def undo(self, step: Callable[[], object]) -> None:
         """Call `step`, with the lock still held, if this transaction is not acknowledged."""
         self._undo.append(step)
+
+    def then(self, step: Callable[[], object]) -> None:
+        """Call `step`, with the lock still held, once this transaction is acknowledged."""
+        before = self._then
+        self._then = step if before is None else lambda: (before(), step())
 
     def get(self, key: bytes) -> bytes | None:
         value = self.changes.get(key, _NOTHING)
@@ -80,6 +86,8 @@ class Transaction:
                 if self.changes:
                     self._catalog.commit(self.changes)
                 done = True
+                if self._then is not None:
+                    self._then()
         finally:
             if not done:
                 for step in self._undo:
