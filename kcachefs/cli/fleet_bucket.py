@@ -250,7 +250,7 @@ def pull(
 
     url, packs = chosen_url_and(url, packs)
     done, bad, unfetched, stopping, interrupted = unpacking.Unpacked(), [], 0, Stopping(), False
-    failure: KcachefsError | None = None
+    failure: KcachefsError | OSError | None = None
     with _bucket(url, scope, trust) as bucket, target_of(mount, store, stopping) as where:
         bucket.load_index()
         index = KeyIndex.open(bucket.index_path)
@@ -267,7 +267,7 @@ def pull(
                         advance(reference.size)
             except KeyboardInterrupt:
                 interrupted = True
-            except KcachefsError as error:
+            except (KcachefsError, OSError) as error:
                 if not done.unpacked:
                     raise
                 failure = error  # first say what was brought in
@@ -275,7 +275,9 @@ def pull(
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
         refused = [printable(one) for one in bad]
         counts |= {"left_out": done.left_out, "packs_left_out": unfetched}
-        print_json({**counts, "refused": refused, "interrupted": interrupted, "mount": str(where.home)})
+        failed = printable(str(failure)) if failure is not None else None
+        ended = {"refused": refused, "interrupted": interrupted, "failed": failed}
+        print_json({**counts, **ended, "mount": str(where.home)})
     else:
         size = f"{counted(done.files, 'file')}, {config.format_size(done.bytes)}"
         print(brought_in(done.unpacked, "fetched", size, done.present, interrupted=interrupted))

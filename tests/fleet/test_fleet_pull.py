@@ -160,6 +160,28 @@ def asked_all_the_time(report: Path) -> Iterator[None]:
         one.result()
 
 
+@pytest.mark.mount
+def test_a_pull_that_fails_says_what_it_had_brought_in(base: Path) -> None:
+    secret, public = key(base)
+    node = Node(base / "node", bucket_folder(base), secret)
+    (base / "older" / "inductor" / "ab").mkdir(parents=True)
+    (base / "older" / "inductor" / "ab" / "cabc.py").write_bytes(b"import torch\n")
+    node.publish(base / "older")
+    make_entries(base / "newer", "KEY", 3, 100)
+    node.publish(base / "newer")
+    with Mount(base / "mount", base / "store", "direct") as mount:
+        (mount.mountpoint / "inductor" / "ab").write_bytes(b"no folder")
+        pull = ("fleet", "pull", node.storage.url, "--trust", public, "--scope", SCOPE, "--mount", mount.mountpoint)
+        ran = kcachefs(*pull, "--json", check=False)
+        told = json.loads(ran.stdout)
+        assert (told["unpacked"], told["failed"]) == (
+            3,
+            f"{base}/mount/inductor/ab: is not a folder; remove it and try again",
+        )
+        assert (ran.returncode, ran.stderr) == (4, f"kcachefs: {told['failed']}\n")
+        assert len(list((mount.mountpoint / "triton").iterdir())) == 3
+
+
 @need_root
 @pytest.mark.mount
 def test_on_a_disk_far_below_the_quota_the_disk_counts(base: Path) -> None:
