@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import stat
 import threading
 import time
@@ -33,14 +34,64 @@ _LARGE_KEPT = 8
 _WAITING_MAX = 64
 """Users who can be waiting for a slow report at a time."""
 
-_WAIT_SECONDS = 1.0
-"""A user who has not asked again for this long is no longer waiting."""
+WAIT_SECONDS = 1.0
+"""A user who has not asked again for this long, and could have, is no longer waiting."""
+
+READ_SECONDS = 0.5
+"""How long a user may take to read a slow report before others have their turn."""
 
 Form = Callable[[Caller], bytes]
 """What a file holds for a caller."""
 
 NumberedForm = Callable[[Caller, int], bytes]
 """What a file with a number in its name holds for a caller."""
+
+
+class _Turns:
+    """Whose turn it is to have a slow report made; the caller holds a lock.
+
+    Users have their turns in the order in which they first asked, so one who asks in a loop delays nobody twice. Until
+    the report is read, a turn is two look-ups: if the kernel still has the name of an earlier report, it looks the name
+    up, sees that another file has it now, drops what it found, and looks it up again.
+    """
+
+    def __init__(self) -> None:
+        self._is_making = False
+        self._kept_for: int | None = None
+        """The user who may look up once more."""
+        self._ended = -math.inf
+        """When the last report was made."""
+        self._waiting: dict[int, float] = {}
+        """When each user who was refused last asked; the first of them is the next to have a turn."""
+
+    def take(self, uid: int, now: float) -> bool:
+        """Whether a user may have a report made now; if not, they wait for their turn from now on."""
+        is_again = self._kept_for == uid
+        if self._is_making:
+            is_next = False
+        elif self._kept_for is not None and now - self._ended < READ_SECONDS:
+            is_next = is_again
+        else:
+            waiting = self._waiting.items()
+            self._waiting = {one: asked for one, asked in waiting if now - max(asked, self._ended) < WAIT_SECONDS}
+            is_next, is_again = next(iter(self._waiting), uid) == uid, False
+        if is_next:
+            self._is_making, self._kept_for = True, None if is_again else uid
+            self._waiting.pop(uid, None)
+        elif uid in self._waiting or len(self._waiting) < _WAITING_MAX:
+            self._waiting[uid] = now
+        return is_next
+
+    def end(self, now: float, is_made: bool) -> None:
+        """A report was made, or failed."""
+        self._is_making, self._ended = False, now
+        if not is_made:
+            self._kept_for = None
+
+    def was_read(self) -> None:
+        """The last report has reached its reader."""
+        if not self._is_making:
+            self._kept_for = None
 
 
 class ReportFolder:
@@ -53,9 +104,9 @@ class ReportFolder:
         self._snapshots: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_KEPT)
         self._large: BoundedDict[int, tuple[Inode, bytes]] = BoundedDict(_LARGE_KEPT)
         self._turn = threading.Lock()
-        self._is_making = False
-        self._waiting: dict[int, float] = {}
-        """When each user who was refused last asked; the first of them is the next to have a turn."""
+        self._turns = _Turns()
+        self._unread = 0
+        """The newest slow report."""
         self._files: dict[bytes, Form] = {}
         self._slow_files: dict[bytes, Form] = {}
         self._numbered_files: dict[bytes, NumberedForm] = {}
@@ -98,31 +149,26 @@ class ReportFolder:
         node = new_inode(stat.S_IFREG | 0o444, self._folder.uid, self._folder.gid, REPORT_INO)
         node.size = len(content)
         ino = next(self._numbers)
-        (self._large if slow is not None else self._snapshots)[ino] = (node, content)
+        if slow is not None:
+            self._large[ino] = (node, content)
+            self._unread = ino
+        else:
+            self._snapshots[ino] = (node, content)
         return ino
 
     def _make_slowly(self, caller: Caller, form: Form) -> bytes:
-        if not self._take_turn(caller.uid):
-            raise FsError(errno.EAGAIN, "another report is being made; ask again")
+        with self._turn:
+            may = self._turns.take(caller.uid, time.monotonic())
+        if not may:
+            raise FsError(errno.EAGAIN, "another report is being made, or is another user's turn; ask again")
+        is_made = False
         try:
-            return form(caller)
+            content = form(caller)
+            is_made = True
+            return content
         finally:
             with self._turn:
-                self._is_making = False
-
-    def _take_turn(self, uid: int) -> bool:
-        """Users have their turns in the order in which they first asked: one who asks in a loop delays nobody twice."""
-        with self._turn:
-            now = time.monotonic()
-            waiting = {one: asked for one, asked in self._waiting.items() if now - asked < _WAIT_SECONDS}
-            is_next = not self._is_making and next(iter(waiting), uid) == uid
-            if is_next:
-                self._is_making = True
-                waiting.pop(uid, None)
-            elif uid in waiting or len(waiting) < _WAITING_MAX:
-                waiting[uid] = now
-            self._waiting = waiting
-            return is_next
+                self._turns.end(time.monotonic(), is_made)
 
     def node(self, ino: int) -> Inode | None:
         if ino == REPORT_INO:
@@ -134,6 +180,9 @@ class ReportFolder:
         found = self._snapshots.get(ino) or self._large.get(ino)
         if found is None:  # another worker made it, or it was made long ago
             raise FsError(errno.ESTALE, "the report is no longer known; open it again")
+        if ino == self._unread:
+            with self._turn:
+                self._turns.was_read()
         return found[1][offset : offset + size]
 
     def listing(self, cookie: int) -> list[tuple[int, bytes, int, int]]:
