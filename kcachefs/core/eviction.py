@@ -114,7 +114,7 @@ class Evictor:
         account_of = accounts.of if accounts is not None else lambda uid: uid
         self.order = LruOrder(store, table, namespaces, uses, account_of)
         self._in_use: frozenset[int] = frozenset()
-        """Entries that were in use the last time we tried to evict them."""
+        """Entries that could not be evicted the last time we tried, most of them because they were in use."""
         self.certain_seconds = CERTAIN_SECONDS
         self.progress = (0, 0)
         """How many of the entries that a command evicts had their turn, and how many there are in all."""
@@ -144,7 +144,7 @@ class Evictor:
             bytes_over, files_over = room.excess(LOW_WATER), room.excess_files(LOW_WATER)
             if bytes_over <= 0 and files_over <= 0:
                 break
-            is_within = room.excess(1.0) <= 0
+            is_within = room.excess(1.0) <= 0 and room.excess_files(1.0) <= 0
             chosen = self._next_to_go(self._grace(is_within))
             if not chosen and not is_within:
                 chosen = self._next_to_go(min(room.limits.grace, SHORTEST_GRACE_SECONDS))

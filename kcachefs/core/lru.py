@@ -41,10 +41,13 @@ class LruOrder:
         self._store.fold()
         candidates: list[tuple[int, int]] = []
         for number, label, record in self._namespaces.rows():
-            if record.stored > floors.get(label, 0):
-                for entry in self.of_namespace(number, count, grace, accounts):
-                    found = self._table.get(entry)
-                    candidates.append((found.used if found is not None else 0, entry))
+            above_floor = record.stored - floors.get(label, 0)
+            for entry in self.of_namespace(number, count, grace, accounts) if above_floor > 0 else ():
+                found = self._table.get(entry)
+                candidates.append((found.used if found is not None else 0, entry))
+                above_floor -= found.stored if found is not None else 0
+                if above_floor <= 0:
+                    break
         candidates.sort()
         return [entry for _, entry in candidates[:count]]
 

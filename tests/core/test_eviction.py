@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from kcachefs.core import Filesystem, eviction
@@ -535,12 +536,38 @@ def test_ceilings_and_floors_of_namespaces(tmp_path: Path) -> None:
         assert not exists(fs, "triton/A")
 
 
+def test_a_namespace_just_above_its_floor_loses_one_entry(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDE")
+        stored = sum(record.stored for _, label, record in fs.namespaces.rows() if label == "triton")
+        fs.set_limits(Limits(max_size=1 << 20, grace=0.0, min_free=1 << 50, floors={"triton": stored - 1}))
+        while fs.evictor.turn():
+            pass
+        assert alive(fs) == ["B", "C", "D", "E"]
+
+
 def test_a_quota_of_files(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, *"ABCDE")
         fs.set_limits(Limits(max_size=1 << 40, max_files=15, grace=0.0, min_free=0))
         fs.evictor.turn()
         assert alive(fs) == ["D", "E"]
+
+
+def test_above_a_quota_of_files_entries_are_safe_for_a_shorter_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(eviction, "SHORT_GRACE_SECONDS", 0.0)
+    limits = Limits(max_size=1 << 40, grace=3600.0, min_free=0)
+    with opened(tmp_path / "store", limits) as fs:
+        filled(fs, *"ABCDE")
+        files = sum(record.files for _, _, record in fs.namespaces.rows())
+        fs.set_limits(msgspec.structs.replace(limits, max_files=files))
+        fs.evictor.turn()
+        assert alive(fs) == list("ABCDE"), "within the quota the whole grace period counts"
+        fs.set_limits(msgspec.structs.replace(limits, max_files=files - 1))
+        fs.evictor.turn()
+        assert len(alive(fs)) < 5
 
 
 def test_writing_fails_only_when_nothing_is_left_to_evict(tmp_path: Path) -> None:
