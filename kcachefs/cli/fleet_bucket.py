@@ -241,9 +241,9 @@ def pull(
 ) -> None:
     """Fetch the packs that trusted keys published for this kind of node, newest first.
 
-    Nothing is evicted for them: what does not fit is left out. (Run this as the mount's owner or root: the mount tells
-    other users what is left of their own quota, not how full it is.) You can interrupt this and run it again: entries
-    that are there already are left alone.
+    Nothing is evicted for them: what does not fit is left out. Run this as the mount's owner or root: other users
+    cannot see how full the mount is. You can interrupt this and run it again: entries that are there already are left
+    alone.
     """
     from kcachefs.fleet import unpacking
     from kcachefs.fleet.key_index import KeyIndex

@@ -23,7 +23,7 @@ Url = Annotated[
     typer.Argument(
         metavar="[URL]",
         help="The bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX or file:///FOLDER. "
-        "?endpoint=http://HOST:PORT names a server that is not the cloud's. By default, the configured one.",
+        "Add ?endpoint=http://HOST:PORT for a server of your own. By default, the one in the configuration.",
         show_default=False,
     ),
 ]
@@ -52,7 +52,7 @@ Scope = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="The part of the bucket for nodes like these.",
+        help="The part of the bucket to use.",
         show_default="the machine and its GPUs, like x86_64-cuda90",
     ),
 ]

@@ -28,9 +28,9 @@ def mount(
         typer.Argument(
             metavar="[DIR]",
             parser=a_path,
-            help="Where to mount; created if it does not exist. Without it, the first of: $KCACHEFS_MOUNT (only "
-            "without --store); where the store was mounted last; for the default store /mnt/kcache (root) or kcache "
-            "in the user's cache directory; for any other store, its path with .mount added.",
+            help="Where to mount; created if it does not exist. If omitted: $KCACHEFS_MOUNT (ignored with --store), "
+            "else where the store was mounted last, else /mnt/kcache (root) or kcache in the user's cache directory "
+            "for the default store, or STORE.mount for any other.",
             show_default=False,
         ),
     ] = None,
@@ -56,13 +56,15 @@ def mount(
         float | None,
         typer.Option(
             metavar="SECONDS",
-            help="How long an entry is safe from eviction after a use; less while a limit is exceeded.",
+            help="How long an entry is safe from eviction after a use; at most 3 while a limit is exceeded.",
             show_default="30",
         ),
     ] = None,
     floor: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMESPACE=SIZE", help="Evict nothing from a namespace below this size. Repeatable."),
+        typer.Option(
+            metavar="NAMESPACE=SIZE", help="Evict nothing from a namespace that holds no more than this. Repeatable."
+        ),
     ] = None,
     ceiling: Annotated[
         list[str] | None,
@@ -77,7 +79,11 @@ def mount(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="shared, publish, private or read-only; see the README.", show_default="shared"),
+        typer.Option(
+            help="shared: as modes and owners say. publish: nobody changes what others published. private: each user "
+            "sees only their own files. read-only: only --writers write.",
+            show_default="shared",
+        ),
     ] = None,
     writers: Annotated[
         list[str] | None,
@@ -103,7 +109,7 @@ def mount(
         typer.Option(
             "--allow-other/--no-allow-other",
             help="Let other users into the mount, or keep them out.",
-            show_default="let them in if you may",
+            show_default="yes for root, or if /etc/fuse.conf has user_allow_other",
         ),
     ] = None,
     hang_timeout: Annotated[
@@ -120,7 +126,7 @@ def mount(
         str | None,
         typer.Option(
             metavar="[ADDRESS]:PORT",
-            help="Serve these metrics over HTTP, at /metrics, to whoever can connect.",
+            help="Serve the metrics of the whole mount over HTTP, at /metrics, to whoever can connect.",
             show_default="off; without ADDRESS, to this host only",
         ),
     ] = None,

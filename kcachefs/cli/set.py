@@ -39,7 +39,10 @@ def set(
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Keep nothing for the next mount, not even what was set earlier.")
+        bool,
+        typer.Option(
+            "--forget", help="Forget every setting that was kept for the next mount; this mount keeps its values."
+        ),
     ] = False,
     as_json: target.Json = False,
 ) -> None:

@@ -51,7 +51,7 @@ def stats(
         typer.Option(metavar="AGE", help="Show what happened within this time instead: 7d, 12h, 90m."),
     ] = None,
     by: Annotated[
-        str | None, typer.Option(metavar="WHAT", help="Show the same, added up by namespace, user or run.")
+        str | None, typer.Option(metavar="WHAT", help="Show the numbers of --since by namespace, user or run.")
     ] = None,
     reset: Annotated[bool, typer.Option("--reset", help="Count hits, misses and evictions from 0 again.")] = False,
     as_json: target.Json = False,

@@ -15,7 +15,7 @@ from kcachefs.cli.printing import print_json
 def umount(
     directory: target.Directory = None,
     lazy: Annotated[
-        bool, typer.Option("--lazy", help="Hide a mount that is in use now, and end it when its last user is gone.")
+        bool, typer.Option("--lazy", help="Detach a mount that is in use at once; it ends when its last user is gone.")
     ] = False,
     as_json: target.Json = False,
 ) -> None:

@@ -25,7 +25,9 @@ def warm(
     python: Annotated[
         str, typer.Option(metavar="PY", help="The Python that jobs use.", show_default="the first on PATH")
     ] = "",
-    gpu: Annotated[bool, typer.Option("--gpu", help="Also what every start on this machine's GPU needs.")] = False,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Also compile what every start on this machine's GPU needs.")
+    ] = False,
     bytecode: Annotated[
         str | None,
         typer.Option(help="Python's bytecode in the mount: auto (where it helps), on or off.", show_default="auto"),
@@ -35,8 +37,8 @@ def warm(
 ) -> None:
     """Compile what every start needs, whatever its model. Run it once for each environment; it skips what is there.
 
-    That is TorchInductor's probes of the processor and its precompiled header, with --gpu Triton's driver and launcher,
-    and where it helps the bytecode of what these import and of every DISTRIBUTION.
+    This compiles TorchInductor's probes of the processor and its precompiled header; with --gpu, also Triton's driver
+    and launcher. Where it helps, it also compiles the modules that these import, and every DISTRIBUTION, to bytecode.
     """
     from kcachefs.frameworks import bytecode as pycs
     from kcachefs.frameworks import environment, headers, interpreters, make_folders

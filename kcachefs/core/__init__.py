@@ -1,8 +1,8 @@
 """The filesystem's model: inodes, names, bytes, lifetimes. Synchronous, keyed by inode; knows no engine and no FUSE.
 
 Concurrency: one lock, the catalog's. The engine's thread answers requests, the sealer and the evictor work alongside;
-each changes anything only inside `Nodes.change()`, which holds that lock. Reads take it only to bring an inode into
-the cache: they see each record whole, and a name whose inode went away between two looks is a name that went away.
+each changes anything only inside `Nodes.change()`, which holds that lock. Most reads take no lock: they see each record
+whole, and a name whose inode went away between two looks is a name that went away.
 docs/concurrency.md lists every lock, and what is read without one.
 """
 

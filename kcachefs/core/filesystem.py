@@ -269,7 +269,7 @@ class Filesystem(FileRequests):
         self.store.fold()
 
     def write_down(self) -> None:
-        """Write down what was used since the last call, what that saved and for whom, and listings. Hold no lock."""
+        """Write down uses, what they saved, the records of runs, and listings. The caller holds no lock."""
         self.uses.flush()
         self.runs.flush()
         self.profiles.flush()

@@ -197,7 +197,7 @@ class Makings:
             path = self._history.path_of(record)
             detail = f"by run {run}" if run else ""
             note = partial(self._history.note_event, "rewritten", uid=record.uid, path=path or "", detail=detail)
-            txn.then(note)  # a full disk would have it told at each try
+            txn.then(note)  # not before: on a full disk each new try would tell it again
         making.rewritten, making.rewriter = time.time_ns(), run
         return is_first
 
@@ -327,7 +327,7 @@ class Makings:
     # --- telling ------------------------------------------------------------------------------------------------------
 
     def is_of(self, entry: int, record: EntryRecord, *, run: int | None, since: float | None) -> bool:
-        """Whether a run made an entry or wrote into it, or anybody did since then."""
+        """Whether `run` made an entry or wrote into it, or anybody has since `since`."""
         making = self.get(entry)
         written = record.created if making is None else max(making.began, making.ended, making.rewritten)
         if since is not None and written / 1e9 >= since:

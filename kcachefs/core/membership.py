@@ -104,7 +104,7 @@ class Membership:
             self._counts.move(txn, ino, node, entry)
 
     def _mark(self, txn: Transaction, caller: Caller, ino: int, node: Inode, kind: Kind) -> None:
-        """Note what a new name makes of an inode: one for its owner alone, or one to be reaped if its writer dies."""
+        """Mark an inode by its new name: only its owner may write to it, or it is reaped if its writer dies."""
         if kind is Kind.KEPT:
             node.flags |= Inode.PUBLISHED
         elif kind is Kind.TEMP and ino not in self._temporaries:

@@ -1,4 +1,4 @@
-"""Removal: takes entries and folders out of the tree. Others see each go as a whole, but the lock is held for pieces.
+"""Removal: takes entries and folders out of the tree. Each vanishes in one step, but the lock is never held for long.
 
 An entry or folder with few names goes in one transaction. A folder with more loses its own name first, which takes
 everything in it out of sight in one step, and is then cleared out a few names at a time, with the lock released in

@@ -126,7 +126,8 @@ class Room:
         if free < wanted and not self._is_short:
             self._is_short = True
             log.warning(
-                "%s: its disk has %s free, less than --min-free %s: new entries replace old ones, or writes fail",
+                "%s: its disk has %s free, less than --min-free %s: new entries replace old ones, or writes fail; "
+                "free some space or lower --min-free",
                 self._store.path,
                 config.format_size(free),
                 config.format_size(wanted),

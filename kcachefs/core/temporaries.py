@@ -54,7 +54,7 @@ class Temporaries:
 
 
 def _is_process(pid: int) -> bool:
-    """Whether a number is that of a process and not of one of its threads: the quicker half of `process_of`."""
+    """Whether a number is that of a process and not of one of its threads; cheaper than `process_of`."""
     try:
         os.close(os.pidfd_open(pid))
     except OSError:

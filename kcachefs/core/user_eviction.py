@@ -102,7 +102,10 @@ class UserEviction:
             if went < over and went + size <= pool and self._evictor.evict(entry, why="user quota", doom=True):
                 went += size
         if went:
-            log.warning("user %d is above the quota and has every entry open: some entries lost their names", account)
+            log.warning(
+                "user %d: open entries take too much of this user's quota; some lost their names, and go once closed",
+                account,
+            )
         return went > 0
 
     def _cost(self, entries: list[int]) -> int:

@@ -161,7 +161,7 @@ class Worker:
             raise self._failure
 
     def _make_socket(self) -> None:
-        """Make the control socket. A successor that fails to serves without it: the supervisor may send one later."""
+        """Make the control socket. A worker that takes over goes on without it: the supervisor may send one later."""
         try:
             if self._socket is not None:
                 self._control.listen(serving.bind(self._socket))

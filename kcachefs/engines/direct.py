@@ -197,7 +197,7 @@ class DirectEngine:
         self.header = _read_header(self.buffer)
         said, opcode, unique, ino, _, _, _, _, _ = self.header
         if said != length:
-            log.warning("request %d: says it has %d bytes and has %d", opcode, said, length)
+            log.warning("opcode %d: the request says it has %d bytes and has %d", opcode, said, length)
             self.reply_error(unique, errno.EIO)
             return
         if opcode >= OPCODES:
@@ -293,10 +293,10 @@ class DirectEngine:
                 self._pool.submit(self._condemn, ino, unique, error)
                 return
         if isinstance(error, RequestGarbled):
-            log.warning("request %d on inode %d cannot be read: %s", opcode, ino, error)
+            log.warning("opcode %d on inode %d: the request cannot be read: %s", opcode, ino, error)
         elif not isinstance(error, FsError):
             story = None if isinstance(error, (KcachefsError, OSError)) else error  # the disk's fault, not a bug
-            log.error("request %d on inode %d failed: %s", opcode, ino, error, exc_info=story)
+            log.error("opcode %d on inode %d: the request failed: %s", opcode, ino, error, exc_info=story)
         self.reply_error(unique, errno_of(error))
 
     def _condemn(self, ino: int, unique: int, error: Exception) -> None:

@@ -18,8 +18,8 @@ from kcachefs.errors import FsError
 log = logging.getLogger(__name__)
 
 READAHEAD = 4 << 20
-"""The most readahead that we allow. The kernel also stays within the limit that the supervisor sets for the mount,
-whether it is set before or after this one."""
+"""The readahead that we ask for. The kernel stays within the limit that the supervisor sets for the mount, whether that
+is set before or after this one."""
 _HEADER = p.IN_HEADER.size
 
 Handler = Callable[[Exchange, int, int, int], bytes | None]

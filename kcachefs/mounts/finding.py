@@ -32,7 +32,7 @@ def nothing_at(wanted: Path, *, configured: bool) -> MountError:
     again = f"kcachefs mount {shlex.quote(str(wanted))}"
     if is_mounted(wanted):
         named = " (named by KCACHEFS_MOUNT)" if configured else ""
-        return MountError(f"{wanted}{named}: something else is mounted there; see: kcachefs status")
+        return MountError(f"{wanted}{named}: something else is mounted there; see: findmnt {shlex.quote(str(wanted))}")
     if configured:
         return MountError(
             f"{wanted} (named by KCACHEFS_MOUNT): no kcachefs is mounted there; mount it with: {again}, "

@@ -144,7 +144,7 @@ def read_header(path: Path) -> Header:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAStore(f"{path / HEADER}: is damaged ({error}); run: kcachefs fsck --repair") from None
     if header.kcachefs != "store":
-        raise NotAStore(f"{path / HEADER}: does not describe a store")
+        raise NotAStore(f"{path / HEADER}: does not describe a store; choose another directory")
     if header.format < OLDEST_FORMAT:
         raise StoreVersionError(
             f"{path}: has format {header.format}, from before the first release; remove it to have a new one made"
@@ -155,7 +155,8 @@ def read_header(path: Path) -> Header:
         )
     if header.lmdb and header.lmdb.split(".")[0] != _lmdb_version().split(".")[0]:
         raise StoreVersionError(
-            f"{path}: was written with LMDB {header.lmdb}, this is {_lmdb_version()}; neither reads the other's files"
+            f"{path}: was written with LMDB {header.lmdb}, this is {_lmdb_version()}; neither reads the other's files; "
+            f"install an lmdb with that version, or choose another directory"
         )
     return header
 

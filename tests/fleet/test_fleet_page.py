@@ -51,7 +51,7 @@ def test_the_limits_are_those_of_the_code() -> None:
         snapshots.SNAPSHOT_MAX >> 20,
         bucket.DAYS,
     ]
-    assert f"when {snapshots.SNAPSHOT_AFTER} of its records are in none" in TEXT
+    assert f"Once {snapshots.SNAPSHOT_AFTER} records of a day are in no snapshot" in TEXT
 
 
 def test_the_table_of_commands_names_each_of_them() -> None:

@@ -35,7 +35,7 @@ class Policy:
 
     | question | when | what it may do |
     | --- | --- | --- |
-    | `is_asked` | at mount | say that it forbids or changes something: if not, most of the rest is not asked |
+    | `is_asked` | at mount | say whether it restricts anything: if not, most of the rest is not asked |
     | `first_publisher_owns` | at mount, of its class | give an entry to the user who published in it first |
     | `judges_opens`, `links_differ` | at mount | say that every open must be asked for; that links differ by user |
     | `allows_kept_listings` | at mount | have `listing` asked each time, even if a listing was kept |
