@@ -94,7 +94,17 @@ def make_app(only: str = "") -> typer.Typer:
 @functools.cache
 def parser(only: str = "") -> Any:
     """The app of `make_app`, ready to parse: for `mount`, with its many options, that takes ten milliseconds."""
-    return typer.main.get_command(make_app(only))
+    command = typer.main.get_command(make_app(only))
+    _unwrap(command)
+    return command
+
+
+def _unwrap(command: Any) -> None:
+    """Take the line breaks of docstrings out of the paragraphs of the help: the terminal has a width of its own."""
+    if command.help:
+        command.help = "\n\n".join(" ".join(part.split()) for part in command.help.split("\n\n"))
+    for below in getattr(command, "commands", {}).values():
+        _unwrap(below)
 
 
 _debug = False

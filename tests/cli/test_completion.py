@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ import typer
 
 from kcachefs.cli import make_app
 from kcachefs.cli.manual import pages
-from tests import command_program
+from tests import command_program, command_server
 from tests.cli.scene import Scene, scene
 from tests.insight.test_hostile_users import SOUND, put
 
@@ -176,3 +178,11 @@ def test_help_is_help(scene: Scene) -> None:
     for command in (["prune"], ["fleet", "push"], ["pack"], ["pack", "ls"]):
         assert scene.must("help", *command) == scene.must(*command, "--help")
     assert "umount" in scene.must("help")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_paragraphs_of_the_help_fill_the_terminal(columns: int) -> None:
+    shown = command_server.run("fleet", "pull", "--help", env={**os.environ, "COLUMNS": str(columns)}).stdout
+    for paragraph in re.split(r"\n *\n", shown.partition("╭")[0]):
+        lines = [line.strip() for line in paragraph.strip().splitlines()]
+        assert [one for one, after in pairwise(lines) if len(f" {one} {after.split()[0]} ") <= columns] == []
