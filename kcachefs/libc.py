@@ -65,6 +65,14 @@ def malloc_trim() -> None:
         _malloc_trim(0)
 
 
+def malloced_bytes() -> int:
+    """How much memory this process has from malloc and has not freed; 0 if it does not say (glibc before 2.33)."""
+    if _mallinfo2 is None:
+        return 0
+    info = _mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
 def mallopt(option: int, value: int) -> None:
     """Set an option of the C library's malloc, if it has any."""
     if _mallopt is not None:
@@ -152,10 +160,26 @@ def _declare(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> C
     return function  # type: ignore[no-any-return]
 
 
+class _Mallinfo(ctypes.Structure):
+    _fields_ = [
+        ("arena", ctypes.c_size_t),
+        ("ordblks", ctypes.c_size_t),
+        ("smblks", ctypes.c_size_t),
+        ("hblks", ctypes.c_size_t),
+        ("hblkhd", ctypes.c_size_t),
+        ("usmblks", ctypes.c_size_t),
+        ("fsmblks", ctypes.c_size_t),
+        ("uordblks", ctypes.c_size_t),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    ]
+
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = _declare(_libc, "fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int, _off_t, _off_t)
 _madvise = _declare(_libc, "madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _malloc_trim = _declare(_libc, "malloc_trim", ctypes.c_int, ctypes.c_size_t) if hasattr(_libc, "malloc_trim") else None
+_mallinfo2 = _declare(_libc, "mallinfo2", _Mallinfo) if hasattr(_libc, "mallinfo2") else None
 _mallopt = _declare(_libc, "mallopt", ctypes.c_int, ctypes.c_int, ctypes.c_int) if hasattr(_libc, "mallopt") else None
 _mount = _declare(
     _libc,

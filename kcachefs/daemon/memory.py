@@ -5,8 +5,8 @@ reclaimed at any time; monitoring tools cannot tell the difference. So when many
 pages stay in the page cache, and the next access is a minor fault.
 
 Freed memory stays resident, too: glibc gives each thread an arena of its own and keeps freed memory in it, and buffers
-of all sizes leave holes. So there are few arenas, large buffers are mapped and unmapped one by one, and when the heap
-has grown, its holes are given back to the kernel.
+of all sizes leave holes. So there are few arenas, large buffers are mapped and unmapped one by one, and once much was
+freed, the holes of the heap are given back to the kernel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAPPED_MAX = 160 << 20
 """How many resident bytes of mapped files are tolerated."""
 
 HEAP_GROWTH = 8 << 20
-"""How much the process may grow before it returns free memory, which stops all threads for a moment."""
+"""How much free memory may be resident before it is returned, which stops all threads for a moment."""
 ARENAS_MAX = 2
 LARGE = 512 << 10
 """Buffers from this size on are never part of the heap; by itself glibc would raise the threshold to 32 MiB."""
@@ -38,17 +38,23 @@ def trim(mapped: Path, limit: int = MAPPED_MAX) -> bool:
 
 
 class Heap:
-    """Keeps the allocated memory of this process close to what it uses. One thread at a time."""
+    """Keeps the resident memory of this process close to what it uses. One thread at a time.
+
+    Memory that is resident and not in use is free memory, and what does not come from malloc: stacks, and most of
+    Python's objects. What a trim leaves of it is taken for the latter.
+    """
 
     def __init__(self) -> None:
-        self._after_trim = 0
+        self._left = 0
 
     def trim(self, growth: int = HEAP_GROWTH) -> bool:
-        """Give free memory back if the process has grown by that much since the last time."""
-        if resident_private_bytes() < self._after_trim + growth:
+        """Give free memory back if that much was freed since the last time."""
+        unused = resident_private_bytes() - libc.malloced_bytes()
+        if unused < self._left + growth:
+            self._left = min(self._left, unused)
             return False
         libc.malloc_trim()
-        self._after_trim = resident_private_bytes()
+        self._left = resident_private_bytes() - libc.malloced_bytes()
         return True
 
 

@@ -299,8 +299,8 @@ def test_the_numbers_are_in_the_mount_and_always_fresh(base: Path) -> None:
         assert json.loads((report / "stats.json").read_text())["total"]["entries"] == 0
         kernel(mount.mountpoint, "KEY")
         _seal(mount, len(SUFFIXES) + 1)
-        lines = (report / "metrics").read_text().splitlines()
-        assert 'kcachefs_entries{namespace="triton"} 1' in lines
+        fresh = 'kcachefs_entries{namespace="triton"} 1'
+        until(lambda: fresh in (report / "metrics").read_text().splitlines(), "the metrics are no longer the last ones")
         with pytest.raises(PermissionError):
             (report / "new").write_text("x")
 

@@ -82,6 +82,26 @@ def test_memory_that_was_allocated_and_freed_is_given_back() -> None:
     subprocess.run([sys.executable, "-c", _ALLOCATE_AND_FREE], cwd=Path(__file__).parents[2], check=True)
 
 
+def test_memory_that_is_freed_after_a_peak_is_given_back() -> None:
+    """Whatever the process held when free memory was given back for the last time."""
+    subprocess.run([sys.executable, "-c", _FREE_AFTER_A_PEAK], cwd=Path(__file__).parents[2], check=True)
+
+
+_FREE_AFTER_A_PEAK = """
+from kcachefs.daemon import memory
+heap, before = memory.Heap(), memory.resident_private_bytes()
+blocks = [b"x" * (32 << 10) for _ in range(2000)]
+heap.trim()
+assert memory.resident_private_bytes() - before > 40 << 20
+kept = blocks[::100]
+del blocks
+assert heap.trim()
+assert memory.resident_private_bytes() - before < 20 << 20
+assert not heap.trim()
+assert len(kept) == 20
+"""
+
+
 _ALLOCATE_AND_FREE = """
 from kcachefs.daemon import memory
 heap, before = memory.Heap(), memory.resident_private_bytes()
