@@ -584,7 +584,7 @@ def test_where_bytes_are_is_said_without_a_call_in_between() -> None:
 
 
 FOLDING = {"fold", "compact", "shares", "oldest"}
-TELLING = {"name_gone", "_name_gone", "knows", "is_held"}
+TELLING = {"name_gone", "_name_gone", "knows", "is_known"}
 
 
 def test_nothing_folds_or_talks_to_the_kernel_while_it_holds_the_catalogs_lock() -> None:

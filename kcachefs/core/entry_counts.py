@@ -155,7 +155,7 @@ class EntryCounts:
         """A file is about to become another user's."""
         record = self._table.get(node.entry, txn) if node.entry and node.content == Content.OBJECT else None
         if record is not None:
-            self._table.hand_over(txn, node.entry, record, node.uid, uid, self.held(txn, node))
+            self._table.hand_over(txn, node.entry, record, node.uid, uid, self.holding_of(txn, node))
 
     def changes_namespace(self, txn: Transaction, entry: int, folder: int) -> bool:
         """Whether moving an entry to that folder changes its namespace."""
@@ -194,14 +194,14 @@ class EntryCounts:
             if making is not None:
                 self._makings.inherit(txn, node.entry, making)
 
-    def held(self, txn: Transaction, node: Inode) -> Holding:
+    def holding_of(self, txn: Transaction, node: Inode) -> Holding:
         """What a sealed file counts for."""
         return held_for(node, self._objects.record_in(txn, node.digest))
 
     def _held_by_owner(self, txn: Transaction, nodes: Iterable[Inode]) -> dict[int, Holding]:
         holdings: dict[int, Holding] = {}
         for node in nodes:
-            held, so_far = self.held(txn, node), holdings.get(node.uid)
+            held, so_far = self.holding_of(txn, node), holdings.get(node.uid)
             holdings[node.uid] = held if so_far is None else held.plus(so_far)
         return holdings
 

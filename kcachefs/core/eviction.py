@@ -288,14 +288,14 @@ class Evictor:
         began = time.monotonic()
         used = {entry: record.used for entry in batch if (record := self._table.get(entry)) is not None}
         names = self._walk.top_names_of(batch)
-        states = {entry: self._remover.held(entry, names[entry]) for entry in batch}
+        states = {entry: self._remover.known_inodes(entry, names[entry]) for entry in batch}
         self._remover.strike({entry for entry in batch if states[entry] is None})
         held = {entry: inodes for entry, inodes in states.items() if inodes}
         taken: set[int] = set()
         with self._nodes.probing():
-            self._prober.probe([self._probed(entry, names[entry], held[entry]) for entry in held], self._is_held)
+            self._prober.probe([self._probed(entry, names[entry], held[entry]) for entry in held], self._stayed_known)
             for entry in batch:  # an entry that is held only now was looked up since: `evict` notices
-                if any(map(self._is_held, held.get(entry, ()))):
+                if any(map(self._stayed_known, held.get(entry, ()))):
                     continue
                 if self.evict(entry, why=why, names=names[entry], used=used.get(entry)):
                     taken.add(entry)
@@ -312,14 +312,14 @@ class Evictor:
     def _probed(self, entry: int, names: list[Name], inodes: set[int]) -> Probed:
         return Probed({entry}, names, inodes, lambda: self._walk.members(entry, names))
 
-    def _is_held(self, ino: int) -> bool:
+    def _stayed_known(self, ino: int) -> bool:
         """Whether the kernel has known an inode all along. Hold no lock: after a worker died this asks the kernel."""
-        return self._nodes.is_held(ino) and not self._was_let_go(ino)
+        return self._nodes.is_known(ino) and not self._was_forgotten(ino)
 
-    def _was_let_go(self, ino: int) -> bool:
+    def _was_forgotten(self, ino: int) -> bool:
         """Whether the kernel forgot an inode after the probe: then it is open nowhere, though it may be known again."""
-        let_go = self._nodes.let_go_since_probe
-        return let_go is not None and ino in let_go
+        forgotten = self._nodes.forgotten_since_probe
+        return forgotten is not None and ino in forgotten
 
     def evict(
         self,
@@ -376,7 +376,7 @@ class Evictor:
         known = [ino for ino in inodes if self._nodes.has_references(ino)]
         if known and (self._uses.last.get(entry, 0) > record.used or used not in (None, record.used)):
             return True  # used since it was chosen, whether or not that use is written down yet
-        return any(not self._was_let_go(ino) for ino in known)
+        return any(not self._was_forgotten(ino) for ino in known)
 
     def _is_unfinished(self, record: EntryRecord, inodes: Iterable[int]) -> bool:
         """Whether an entry's maker just wrote something in it that has no final name yet. The lock is held."""

@@ -239,7 +239,7 @@ class Files:
         with self._nodes.change() as txn:
             if node.content == Content.OBJECT:
                 self._queue.make_mutable(ino, node)
-            kept = node.digest if node.content == Content.NONE else self._unsealed.let_go(txn, ino, node)
+            kept = node.digest if node.content == Content.NONE else self._unsealed.give_up(txn, ino, node)
             set_content(node, Content.NONE, digest=kept)
             node.mtime = node.ctime = time.time_ns()
             self._queue.emptied(txn, ino, node.uid)
@@ -289,7 +289,7 @@ class Files:
             size = node.size
             if content == Content.OBJECT or node.flags & Inode.SYNCED:
                 self._queue.make_mutable(ino, node)
-            kept = self._unsealed.let_go(txn, ino, node)
+            kept = self._unsealed.give_up(txn, ino, node)
             set_content(node, Content.SPOOL, number=spool.number, digest=kept, size=size)
             self._unsealed.changed(ino, node)
             node.mtime = node.ctime = time.time_ns()
@@ -303,7 +303,7 @@ class Files:
             if (node.content, node.digest) != (Content.OBJECT, digest):
                 return
             self._queue.make_mutable(ino, node)
-            kept = self._unsealed.let_go(txn, ino, node)
+            kept = self._unsealed.give_up(txn, ino, node)
             self._unsealed.fill_slot(txn, ino, node, data, kept)
 
     def _copy_out(self, digest: bytes, spool: SpoolFile) -> None:
@@ -326,7 +326,7 @@ class Files:
         if node.is_file:
             if node.content != Content.OBJECT:
                 self._counts.abandon(txn, node)
-            self._unsealed.let_go(txn, ino, node, gone=True)
+            self._unsealed.give_up(txn, ino, node, gone=True)
             set_content(node, Content.NONE)
             self._queue.gone(txn, ino, node.uid)
 

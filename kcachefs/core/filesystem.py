@@ -2,7 +2,7 @@
 
 The engine's thread calls the methods of `NameRequests` and `FileRequests`, with the caller as the first argument where
 the answer depends on the caller. Meanwhile the daemon calls `sealer.seal_next`, `sealer.seal_quiet`, `write_down`,
-`evictor.turn`, `reaper.reap` and `let_go_of_orphans` from other threads.
+`evictor.turn`, `reaper.reap` and `clear_orphans` from other threads.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Filesystem(FileRequests):
             self._tell_names()
         else:
             with contextlib.suppress(NoSpace):  # then the orphans go later
-                self.lifetimes.let_go_of_many(list(self.nodes.orphans))
+                self.lifetimes.remove_all_unused(list(self.nodes.orphans))
         if store.lost_power:
             recover(parts)
         self.sealer.queue_unsealed()
@@ -276,13 +276,13 @@ class Filesystem(FileRequests):
         self.history.flush()
         self._kept_listings.keep()
 
-    def let_go_of_orphans(self) -> None:
+    def clear_orphans(self) -> None:
         """Remove inodes without a name that nobody uses, and finish the removals that an earlier worker began."""
         try:
             self._remover.clear_out()
         finally:
             self._tell_names()
-            self.lifetimes.let_go_of_orphans()
+            self.lifetimes.clear_orphans()
 
     def _tell_names(self) -> None:
         """Tell the kernel about names that chores took away, here or in the last worker, which may have died first."""

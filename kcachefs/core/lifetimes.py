@@ -82,9 +82,9 @@ class Lifetimes:
 
     def close_handle(self, ino: int) -> None:
         if self._nodes.close_handle(ino):
-            self.let_go(ino)
+            self.remove_unused(ino)
 
-    def let_go(self, *inos: int) -> None:
+    def remove_unused(self, *inos: int) -> None:
         """Something stopped using these inodes: remove those that have no name and no other user."""
         nodes = self._nodes
         if nodes.orphans.isdisjoint(inos):
@@ -92,9 +92,9 @@ class Lifetimes:
         with nodes.change() as txn:
             for ino in inos:
                 if ino in nodes.orphans and not nodes.has_references(ino):
-                    self._let_go(txn, ino)
+                    self._remove_orphan(txn, ino)
 
-    def _let_go(self, txn: Transaction, ino: int) -> None:
+    def _remove_orphan(self, txn: Transaction, ino: int) -> None:
         try:
             node = self._nodes.get(ino)
         except FsError:  # its record was damaged and set aside: fsck finds what the inode held
@@ -105,15 +105,15 @@ class Lifetimes:
             self._nodes.remove_orphan(txn, ino)
             self._remove(txn, ino, node)
 
-    def let_go_of_many(self, inos: Sequence[int], pause_seconds: float = 0.0) -> None:
+    def remove_all_unused(self, inos: Sequence[int], pause_seconds: float = 0.0) -> None:
         """Do the same for any number of inodes, with pauses. A failure does not stop it, unless a whole batch fails."""
         failed: Exception | None = None
         for start in range(0, len(inos), TOGETHER_MAX):
             some = inos[start : start + TOGETHER_MAX]
             try:
-                self.let_go(*some)
+                self.remove_unused(*some)
             except Exception:  # removing them one by one shows which of them fails
-                failures = list(self._let_go_of_each(some))
+                failures = list(self._remove_each(some))
                 failed = failed or next(iter(failures), None)
                 if len(failures) == len(some):
                     break  # a full disk, which refuses the others as well
@@ -122,17 +122,17 @@ class Lifetimes:
         if failed is not None:
             raise failed
 
-    def _let_go_of_each(self, inos: Sequence[int]) -> Iterator[Exception]:
+    def _remove_each(self, inos: Sequence[int]) -> Iterator[Exception]:
         for ino in inos:
             try:
-                self.let_go(ino)
+                self.remove_unused(ino)
             except Exception as error:
                 yield error
 
-    def let_go_of_orphans(self) -> int:
+    def clear_orphans(self) -> int:
         """Remove orphans that the kernel forgot without telling us, or while the disk was too full to remove them."""
-        gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_held(ino)]
-        self.let_go_of_many(gone, TURN_SECONDS)
+        gone = [ino for ino in list(self._nodes.orphans) if not self._nodes.is_known(ino)]
+        self.remove_all_unused(gone, TURN_SECONDS)
         return len(gone)
 
     def filled_folders(self) -> list[int]:

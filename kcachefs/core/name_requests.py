@@ -76,14 +76,14 @@ class NameRequests(ListingRequests):
         if self._has_policy:
             ino = self.policy.find(caller, parent, name)
             if ino is None:
-                self._miss(parent, name)
+                self._forget_miss_if_cut_off(parent, name)
                 return None
         else:
             if len(name) > NAME_MAX:
                 raise FsError(errno.ENAMETOOLONG)
             raw = self._get(name_key(parent, name))
             if raw is None:
-                self._miss(parent, name)
+                self._forget_miss_if_cut_off(parent, name)
                 return None
             ino = unpack_name(raw)[0]
         real = ino if ino < VIRTUAL_BASE else self.policy.real_inode(ino)
@@ -104,11 +104,11 @@ class NameRequests(ListingRequests):
                     held = self._held
                     held[ino] = held.get(ino, 0) + 1
                 return ino
-        self._miss(parent, name)
+        self._forget_miss_if_cut_off(parent, name)
         return None
 
-    def _miss(self, parent: int, name: bytes) -> None:
-        """A name is missing. In a folder that no name leads to, the kernel must forget that, or it keeps the folder."""
+    def _forget_miss_if_cut_off(self, parent: int, name: bytes) -> None:
+        """A name is missing. If no name leads to its folder, the kernel must forget that, or it keeps the folder."""
         if (self._orphans or self._cut_off) and parent < VIRTUAL_BASE and self.nodes.is_cut_off(parent):
             self.name_gone(parent, name)
 
@@ -127,11 +127,11 @@ class NameRequests(ListingRequests):
     def forget(self, ino: int, count: int) -> None:
         """The kernel lets go of `count` references: with the last one, an inode without a name goes."""
         if self.release(ino, count):
-            self.let_go((ino,))
+            self.remove_unused((ino,))
 
-    def let_go(self, inos: Sequence[int]) -> None:
+    def remove_unused(self, inos: Sequence[int]) -> None:
         """Remove inodes that nothing refers to, as `release` found."""
-        self._lifetimes.let_go_of_many(inos)
+        self._lifetimes.remove_all_unused(inos)
 
     def release(self, ino: int, count: int) -> bool:
         """The kernel lets go of `count` references; returns whether that leaves an inode that nothing refers to."""
@@ -241,14 +241,14 @@ class NameRequests(ListingRequests):
                 return
             self.policy.authorize_remove(caller, parent, name, is_dir=False)
         self.tree.unlink(caller, parent, name)
-        self._miss(parent, name)
+        self._forget_miss_if_cut_off(parent, name)
 
     def rmdir(self, caller: Caller, parent: int, name: bytes) -> None:
         _refuse_reserved(parent, name)
         if self._has_policy:
             self.policy.authorize_remove(caller, parent, name, is_dir=True)
         self.tree.rmdir(caller, parent, name)
-        self._miss(parent, name)
+        self._forget_miss_if_cut_off(parent, name)
 
     def authorize_rename(
         self, caller: Caller, parent: int, name: bytes, new_parent: int, new_name: bytes, flags: int

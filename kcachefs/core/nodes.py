@@ -72,7 +72,7 @@ class Nodes:
         that waited for a remote tier."""
         self.handles: dict[int, int] = {}
         """Open handles by inode, where the engine is told of opens."""
-        self.let_go_since_probe: set[int] | None = None
+        self.forgotten_since_probe: set[int] | None = None
         """Inodes that the kernel let go of since the evictor began to probe; None while it does not probe."""
         self.cut_off: set[int] = set()
         """Entries, and inodes of other folders, whose names the kernel was told to drop, so that we see if they are in
@@ -172,18 +172,18 @@ class Nodes:
                 self.lookups[ino] = left
                 return False
             self.lookups.pop(ino, None)
-        if self.let_go_since_probe is not None:
-            self.let_go_since_probe.add(ino)
+        if self.forgotten_since_probe is not None:
+            self.forgotten_since_probe.add(ino)
         return ino >= self._uncertain_below
 
     @contextlib.contextmanager
     def probing(self) -> Iterator[None]:
-        """Within this context, collect in `let_go_since_probe` the inodes that the kernel lets go of."""
-        self.let_go_since_probe = set()
+        """Within this context, collect in `forgotten_since_probe` the inodes that the kernel lets go of."""
+        self.forgotten_since_probe = set()
         try:
             yield
         finally:
-            self.let_go_since_probe = None
+            self.forgotten_since_probe = None
 
     def open_handle(self, ino: int) -> None:
         self.handles[ino] = self.handles.get(ino, 0) + 1
@@ -201,7 +201,7 @@ class Nodes:
         """Whether the kernel knows an inode, as it knows every one that is open or mapped anywhere."""
         return ino in self.lookups
 
-    def is_held(self, ino: int) -> bool:
+    def is_known(self, ino: int) -> bool:
         """The same, but asks the kernel if the count died with a worker. Not for the thread that answers requests."""
         return ino in self.lookups or (ino < self._uncertain_below and self._kernel.knows(ino))
 

@@ -46,27 +46,27 @@ class Prober:
         self._nodes = nodes
         self._name_gone = name_gone
 
-    def probe(self, things: list[Probed], is_held: Callable[[int], bool]) -> bool:
-        """Whether the kernel still holds anything after it had time to drop it."""
+    def probe(self, things: list[Probed], is_known: Callable[[int], bool]) -> bool:
+        """Whether the kernel still knows any of it after it had time to forget it."""
         since, has_told_each, cut_off = time.monotonic(), False, self._nodes.cut_off
         again = [not thing.keys.isdisjoint(cut_off) for thing in things]
         for thing in things:
             cut_off |= thing.keys
             for parent, name in thing.names:
                 self._name_gone(parent, name)
-        while any(held := [any(map(is_held, thing.inodes)) for thing in things]):
+        while any(still := [any(map(is_known, thing.inodes)) for thing in things]):
             if time.monotonic() - since >= PROBE_SECONDS / 2:  # the first check of many inodes may take longer
                 if has_told_each:
                     return True
-                for thing, is_known, was_cut_off in zip(things, held, again, strict=True):
-                    if is_known:
-                        self._tell_each(thing, is_held, was_cut_off)
+                for thing, is_left, was_cut_off in zip(things, still, again, strict=True):
+                    if is_left:
+                        self._tell_each(thing, is_known, was_cut_off)
                 since, has_told_each = time.monotonic(), True
             time.sleep(0.002)
         return False
 
-    def _tell_each(self, thing: Probed, is_held: Callable[[int], bool], was_cut_off: bool) -> None:
-        known = [member for member in thing.members() if member[0] in thing.inodes and is_held(member[0])]
+    def _tell_each(self, thing: Probed, is_known: Callable[[int], bool], was_cut_off: bool) -> None:
+        known = [member for member in thing.members() if member[0] in thing.inodes and is_known(member[0])]
         files = [member for member in known if not self._is_folder(member[0])]
         for _, parent, name in files or (known if was_cut_off else ()):
             self._name_gone(parent, name)

@@ -94,9 +94,9 @@ class Reaper:
 
     def _is_open(self, ino: int, names: list[Name], inodes: list[int]) -> bool:
         """Whether somebody has it, or anything below it, open or mapped, or as a working directory."""
-        held = {below for below in inodes if self._nodes.is_held(below)}
+        held = {below for below in inodes if self._nodes.is_known(below)}
         return bool(held) and self._prober.probe(
-            [Probed(held, names, held, lambda: self._walk.below(ino))], self._nodes.is_held
+            [Probed(held, names, held, lambda: self._walk.below(ino))], self._nodes.is_known
         )
 
     def _drop(self, ino: int, parent: int, name: bytes) -> bool:

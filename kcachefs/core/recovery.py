@@ -138,7 +138,7 @@ class Recovery:
             if not node.keeps_synced or node.digest in self._damaged or (node.digest != NO_DIGEST and record is None):
                 return False
             kept, mtime = node.digest, unpack_time(node.target)
-            self._unsealed.let_go(txn, ino, node)
+            self._unsealed.give_up(txn, ino, node)
             node.target, node.mtime = b"", mtime
             node.flags &= ~Inode.MUTABLE
             if record is None:

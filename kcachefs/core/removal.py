@@ -86,10 +86,10 @@ class Remover:
         """Every inode of an entry with these names, in little memory."""
         return array("Q", (ino for ino, _, _ in self._walk.members(entry, names)))
 
-    def held(self, entry: int, names: list[Name]) -> set[int] | None:
+    def known_inodes(self, entry: int, names: list[Name]) -> set[int] | None:
         """The inodes of an entry that the kernel knows; None if nothing is left of the entry."""
         inodes = self.inodes(entry, names)
-        return {ino for ino in inodes if self._nodes.is_held(ino)} if inodes else None
+        return {ino for ino in inodes if self._nodes.is_known(ino)} if inodes else None
 
     def at_once(self, entry: int, names: list[Name]) -> list[Member]:
         """The part of an entry that goes in one transaction: all of it, its folder, or some files. The lock is held.
@@ -127,8 +127,8 @@ class Remover:
                 self.breathe()
         elif entry in self._nodes.orphans:
             self.clear_out()
-        unused = {ino for ino in inodes if ino in self._nodes.orphans and not self._nodes.is_held(ino)}
-        self._lifetimes.let_go_of_many(list(unused))
+        unused = {ino for ino in inodes if ino in self._nodes.orphans and not self._nodes.is_known(ino)}
+        self._lifetimes.remove_all_unused(list(unused))
 
     def clear_out(self) -> None:
         """Clear the folders that lost their names, just now or by a worker that died while clearing them.
@@ -150,8 +150,8 @@ class Remover:
         while folders:
             self._clear_piece(folders)
             self.breathe()
-        if not self._nodes.is_held(top):
-            self._lifetimes.let_go(top)
+        if not self._nodes.is_known(top):
+            self._lifetimes.remove_unused(top)
         if self._table.get(top) is not None:
             self.strike({top})
 

@@ -303,7 +303,7 @@ class Sealer:
             if linked := [staged for _, _, staged in intact if staged is not None]:
                 self._store.objects.link(txn, *linked)
             for ino, node, staged in intact:
-                self._unsealed.let_go(txn, ino, node)
+                self._unsealed.give_up(txn, ino, node)
                 self._unsealed.forget_synced(txn, node)
                 if staged is not None:
                     set_content(node, Content.OBJECT, digest=staged.digest, size=staged.plain)

@@ -124,7 +124,7 @@ class Unsealed:
             self._slot_changed(txn, ino, node)
 
     def fill_slot(self, txn: Transaction, ino: int, node: Inode, data: bytes, kept: bytes) -> None:
-        """Give a file these bytes, in a slot of its own; `kept` is what `let_go` returned."""
+        """Give a file these bytes, in a slot of its own; `kept` is what `give_up` returned."""
         slot = self._take_slot(txn, ino)
         self._slots.write(slot, 0, data)
         set_content(node, Content.SLOT, number=slot, digest=kept, size=len(data))
@@ -220,7 +220,7 @@ class Unsealed:
 
     # --- all of them --------------------------------------------------------------------------------------------------
 
-    def let_go(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> bytes:
+    def give_up(self, txn: Transaction, ino: int, node: Inode, *, gone: bool = False) -> bytes:
         """Release whatever held a file's bytes. The caller sets where they are now, and saves the inode.
 
         Returns the digest that the inode has to have from now on: that of the object that it keeps, if it was synced.

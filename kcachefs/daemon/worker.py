@@ -177,7 +177,7 @@ class Worker:
         chores.every(FLUSH_PAUSE, "recording uses", self.fs.write_down)
         chores.every(EVICT_PAUSE, "eviction", self.fs.evictor.turn)
         chores.every(REAP_PAUSE, "reaping", self.fs.reaper.reap)
-        chores.every(ORPHANS_PAUSE, "releasing unlinked files", self.fs.let_go_of_orphans)
+        chores.every(ORPHANS_PAUSE, "releasing unlinked files", self.fs.clear_orphans)
         chores.every(TRIM_PAUSE, "trimming memory", self._trim)
         if self._offers is not None:
             chores.every(OFFER_PAUSE, "publishing", self._offers.turn)

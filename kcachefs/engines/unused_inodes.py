@@ -32,6 +32,6 @@ class UnusedInodes:
         inos = self.waiting.copy()
         self.waiting.clear()
         try:
-            self._fs.let_go(inos)
+            self._fs.remove_unused(inos)
         except Exception as error:
             log.warning("the kernel forgot %d inodes, and not all of them could be removed yet: %s", len(inos), error)

@@ -352,7 +352,7 @@ def test_an_entry_that_is_looked_up_when_it_is_about_to_go_stays(
         entries = [find(fs, "triton/A"), find(fs, "triton/B")]
         held: list[int | None] = []
 
-        def look_up_meanwhile(things: list[Probed], is_held: Callable[[int], bool]) -> bool:
+        def look_up_meanwhile(things: list[Probed], is_known: Callable[[int], bool]) -> bool:
             assert things == []  # nobody used it a moment ago
             held.append(fs.lookup(ROOT, entries[0], b"kernel.cubin"))
             return False

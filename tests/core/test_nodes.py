@@ -103,10 +103,10 @@ def test_what_could_not_be_removed_on_a_full_disk_is_removed_later(tmp_path: Pat
         ino, _ = fs.create(ROOT, folder(fs, "triton/key"), b"file", 0o644)
         fs.write(ino, 0, b"content")
         fs.unlink(ROOT, find(fs, "triton/key"), b"file")
-        assert fs.lifetimes.let_go_of_orphans() == 0, "the kernel still has it"
+        assert fs.lifetimes.clear_orphans() == 0, "the kernel still has it"
         with nothing_acknowledged(fs):
             fs.forget(ino, 1)
-        assert fs.lifetimes.let_go_of_orphans() == 1
+        assert fs.lifetimes.clear_orphans() == 1
         assert not fs.nodes.exists(ino)
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_orphan_goes_with_the_others(
     if at_mount:
         fs = Filesystem(fs.store)
     else:
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
     assert "fails its checksum" in caplog.text
     assert not fs.nodes.orphans
     assert not any(map(fs.nodes.exists, inos))
@@ -168,18 +168,18 @@ def test_an_orphan_that_cannot_go_keeps_no_other(orphans: tuple[Filesystem, list
     stuck = inos[TOGETHER_MAX + 3]
     with refused(fs, lambda changes: inode_key(stuck) in changes):
         with pytest.raises(NoSpace):
-            fs.let_go_of_orphans()
+            fs.clear_orphans()
         assert fs.nodes.orphans == {stuck}
         fs = Filesystem(fs.store)  # mounting is no less possible
         assert fs.nodes.orphans == {stuck}
-    fs.let_go_of_orphans()
+    fs.clear_orphans()
     assert not fs.nodes.orphans
 
 
 def test_orphans_that_can_only_go_one_by_one_go(orphans: tuple[Filesystem, list[int]]) -> None:
     fs, inos = orphans
     with refused(fs, lambda changes: sum(inode_key(ino) in changes for ino in inos) > 1):
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
     assert not fs.nodes.orphans
 
 
@@ -192,10 +192,10 @@ def test_on_a_full_disk_not_every_orphan_is_tried(orphans: tuple[Filesystem, lis
         return True
 
     with refused(fs, refuse), pytest.raises(NoSpace):
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
     assert len(tried) == 1 + TOGETHER_MAX
     assert fs.nodes.orphans == set(inos)
-    fs.let_go_of_orphans()
+    fs.clear_orphans()
     assert not fs.nodes.orphans
 
 
@@ -254,10 +254,10 @@ def test_the_kernel_is_told_of_each_file_that_was_open_when_its_entry_went(tmp_p
         key, last = find(fs, "triton/KEY"), f"{files - 1}"
         ino = fs.hold(find(fs, f"triton/KEY/{last}"))
         assert fs.evictor.evict(key, force=True)
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
         assert (key, last.encode()) in told.gone
         told.gone.clear()
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
         assert told.gone == [], "once is enough"
         fs.forget(ino, 1)
         assert not fs.nodes.orphans
@@ -273,7 +273,7 @@ def test_the_kernel_is_told_of_each_name_that_a_file_had(tmp_path: Path) -> None
         for file, name in ((ino, b"two"), (other, b"linked")):
             fs.link(ROOT, file, key, name)  # the kernel knows it from then on
         assert fs.evictor.evict(key, force=True)
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
         assert {(key, b"one"), (key, b"two"), (key, b"linked")} <= set(told.gone)
         fs.forget(ino, 1)
         fs.forget(other, 1)

@@ -168,11 +168,11 @@ def test_a_folder_that_cannot_be_cleared_out_keeps_no_other_and_no_file(fs: File
     fs.nodes.lookups.clear()  # the kernel forgot it without our notice
     with refused(fs, lambda changes: inode_key(stuck) in changes):
         with pytest.raises(NoSpace):
-            fs.let_go_of_orphans()
+            fs.clear_orphans()
         assert fs.nodes.orphans == {stuck}
         assert not fs.nodes.exists(other)
         assert not fs.nodes.exists(ino)
-    fs.let_go_of_orphans()
+    fs.clear_orphans()
     assert not fs.nodes.orphans
 
 
@@ -184,7 +184,7 @@ def test_a_folder_goes_though_the_record_of_a_file_in_it_is_damaged(
     fs.nodes._cache.clear()
     with fs.store.catalog._folded.env.begin(write=True) as txn:
         txn.put(inode_key(damaged), b"damaged")
-    fs.let_go_of_orphans()
+    fs.clear_orphans()
     assert "fails its checksum" in caplog.text
     assert not fs.nodes.orphans
     assert not any(map(fs.nodes.exists, [*left_behind, damaged]))
@@ -209,7 +209,7 @@ def test_what_is_added_to_a_folder_while_it_is_cleared_goes_with_it(
     monkeypatch.setattr(fs.evictor._remover, "breathe", add)
     assert fs.evictor.evict_all([find(fs, "triton/KEY")])
     assert len(added) > 3
-    fs.let_go_of_orphans()
+    fs.clear_orphans()
     fs.store.fold()
     assert [inode for inode, _ in fs.store.catalog.walk(b"n") if b"added" in inode or b"file" in inode] == []
     assert not fs.nodes.orphans
@@ -241,7 +241,7 @@ def test_a_kill_between_the_pieces_leaves_nothing_behind(fs: Filesystem, tmp_pat
         assert fsck.run(path).findings == []
         with opened(path) as killed:
             assert not exists(killed, "triton/KEY")
-            killed.let_go_of_orphans()
+            killed.clear_orphans()
             assert not killed.nodes.orphans
             assert killed.statistics().total.files == 1
             assert killed.store.totals().objects == 1

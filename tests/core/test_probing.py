@@ -18,12 +18,12 @@ def test_each_name_is_told_however_long_the_first_look_takes(tmp_path: Path) -> 
         gone: list[tuple[int, bytes]] = []
         prober = Prober(fs.nodes, lambda parent, name: gone.append((parent, name)))
 
-        def is_held(ino: int) -> bool:
+        def is_known(ino: int) -> bool:
             time.sleep(1.1 * PROBE_SECONDS)
             return (key, b"kernel.ptx") not in gone
 
         members = [(key, folder, b"KEY"), (file, key, b"kernel.ptx")]
-        assert not prober.probe([Probed({key}, [(folder, b"KEY")], {file}, lambda: members)], is_held)
+        assert not prober.probe([Probed({key}, [(folder, b"KEY")], {file}, lambda: members)], is_known)
         assert gone == [(folder, b"KEY"), (key, b"kernel.ptx")]
 
 

@@ -103,7 +103,7 @@ def test_a_great_many_unlinked_files_that_are_forgotten_at_once_go_bit_by_bit(
     line.feed(Op.BATCH_FORGET, 0, p.BATCH_FORGET_IN.pack(len(orphans), 0) + all_of_them)
     assert len(line.fs.nodes.orphans) == len(orphans) - name_handlers._REMOVED_MAX
     assert len(commits) == name_handlers._REMOVED_MAX // TOGETHER_MAX
-    line.fs.let_go_of_orphans()
+    line.fs.clear_orphans()
     assert not line.fs.nodes.orphans
 
 

@@ -304,7 +304,7 @@ def test_what_cannot_be_removed_does_not_keep_what_is_forgotten_with_it(
         both = p.FORGET_ONE.pack(orphan, 1) + p.FORGET_ONE.pack(other, 1)
         line.feed(Op.BATCH_FORGET, 0, p.BATCH_FORGET_IN.pack(2, 0) + both)
     assert not {orphan, other} & line.fs.nodes.lookups.keys()
-    assert line.fs.lifetimes.let_go_of_orphans() == 1
+    assert line.fs.lifetimes.clear_orphans() == 1
 
 
 @pytest.mark.parametrize("content", [b"small", b"slot" * 10_000, b"spool" * 1_000_000], ids=["sealed", "slot", "spool"])
@@ -461,7 +461,7 @@ def test_a_handler_that_raises_answers_an_input_output_error_and_logs_where(line
         txn.put(inode_key(node), b"no inode")
     line.fs.nodes._cache.clear()
     line.refuses(errno.EIO, Op.GETATTR, node, bytes(16))
-    assert f"request {Op.GETATTR.value} on inode {node} failed" in line.log.text
+    assert f"opcode {Op.GETATTR.value} on inode {node}: the request failed" in line.log.text
     assert "Traceback" in line.log.text
     line.refuses(errno.EIO, Op.LOOKUP, line.folder, b"file\0")
 

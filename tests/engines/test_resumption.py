@@ -325,10 +325,10 @@ def test_nothing_that_may_be_in_use_goes_and_nothing_stays_for_ever(
         assert fs.lookup(NOBODY, ROOT_INO, b"file") == ino
         fs.unlink(NOBODY, ROOT_INO, b"file")
         fs.forget(ino, 1)  # the lookup just made; what the dead worker counted is still held
-        fs.lifetimes.let_go_of_orphans()
+        fs.lifetimes.clear_orphans()
         assert fs.read(ino, 0, 100) == b"content"
         held.clear()
-        fs.lifetimes.let_go_of_orphans()
+        fs.lifetimes.clear_orphans()
         assert not fs.nodes.exists(ino)
 
 
@@ -348,8 +348,8 @@ def test_a_forget_of_more_than_was_counted_may_be_older_than_the_lookups_that_we
         fs.unlink(NOBODY, ROOT_INO, b"file")
         fs.forget(ino, 3)  # what the dead worker had counted: somebody may have opened the file since
         assert fs.read(ino, 0, 100) == b"content"
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
         assert fs.read(ino, 0, 100) == b"content"
         held.clear()
-        fs.let_go_of_orphans()
+        fs.clear_orphans()
         assert not fs.nodes.exists(ino)
