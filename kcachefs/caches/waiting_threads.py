@@ -1,7 +1,7 @@
 """Which threads cannot go on before another one has ended its work, as their stacks show.
 
 Threads and executors do not hand context variables on before Python 3.14, so a thread does not know for which
-computation it works. But a thread that waits for another can be recognised: `Future.result` or `Thread.join` is on its
+computation it works. But a thread that waits for another can be recognized: `Future.result` or `Thread.join` is on its
 stack, with the future or thread that it waits for. Waiting by other means (a queue, an event, a task) is not seen.
 """
 

@@ -51,7 +51,7 @@ class _Turns:
     """Whose turn it is to have a slow report made; the caller holds a lock.
 
     Users have their turns in the order in which they first asked, so one who asks in a loop delays nobody twice. Until
-    the report is read, a turn is two look-ups: if the kernel still has the name of an earlier report, it looks the name
+    the report is read, a turn is two lookups: if the kernel still has the name of an earlier report, it looks the name
     up, sees that another file has it now, drops what it found, and looks it up again.
     """
 

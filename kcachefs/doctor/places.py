@@ -44,7 +44,10 @@ _KEEP_BYTECODE = 'eval "$(kcachefs env)", or kcachefs run: both keep it in a mou
 def store_location(store: Path) -> Iterator[Finding]:
     if (closed := closed_folder(store)) is not None:
         yield Finding(
-            PROBLEM, "store", f"{store} cannot be made: you may not write to {closed}", "--store where you may write"
+            PROBLEM,
+            "store",
+            f"{store} cannot be made: you may not write to {closed}",
+            "choose a directory that you may write to, with --store DIR",
         )
         return
     found = mounting.filesystem_of(store)
@@ -54,14 +57,32 @@ def store_location(store: Path) -> Iterator[Finding]:
 def judge_store(store: Path, fstype: str) -> Finding:
     if fstype in NETWORK:
         return Finding(
-            PROBLEM, "store", f"{store} is on {fstype}, where its catalog does not work", "--store on a local disk"
+            PROBLEM,
+            "store",
+            f"{store} is on {fstype}, where its catalog does not work",
+            "choose a directory on a local disk, with --store DIR",
         )
     if fstype in ("tmpfs", "ramfs"):
-        return Finding(NOTE, "store", f"{store} is in memory ({fstype}) and lost at a reboot", "--store on a disk")
+        return Finding(
+            NOTE,
+            "store",
+            f"{store} is in memory ({fstype}) and lost at a reboot",
+            "choose a directory on a disk, with --store DIR",
+        )
     if fstype == "overlay":
-        return Finding(NOTE, "store", f"{store} is in a container's own layer and lost with it", "--store on a volume")
+        return Finding(
+            NOTE,
+            "store",
+            f"{store} is in a container's own layer and lost with it",
+            "choose a directory on a volume, with --store DIR",
+        )
     if fstype == mounting.FSTYPE:
-        return Finding(PROBLEM, "store", f"{store} is inside a kcachefs mount", "--store outside of it")
+        return Finding(
+            PROBLEM,
+            "store",
+            f"{store} is inside a kcachefs mount",
+            "choose a directory outside of it, with --store DIR",
+        )
     return Finding(OK, "store", f"{store} on {fstype}, {config.format_size(_free(store))} free")
 
 

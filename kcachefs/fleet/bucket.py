@@ -30,7 +30,7 @@ DAYS = 30
 PLAIN_MAX = 2 << 30
 """The most bytes that a pack of a bucket may decode to; publishers make packs of at most a fifth of that."""
 _SETTINGS_MAX = 1 << 20
-"""The most bytes read as settings: more than a web page has, so that one is recognised."""
+"""The most bytes read as settings: more than a web page has, so that one is recognized."""
 
 log = logging.getLogger(__name__)
 

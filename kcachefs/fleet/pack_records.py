@@ -1,6 +1,6 @@
 """What a bucket says about one pack: a signed record, small enough that all records together are the index.
 
-The record says which entries the pack holds, by hashes of their names, and how to recognise its bytes. It leaves out
+The record says which entries the pack holds, by hashes of their names, and how to recognize its bytes. It leaves out
 the names: it serves to find entries, not to list them.
 """
 

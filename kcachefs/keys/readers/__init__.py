@@ -48,7 +48,7 @@ def knowledge_of(cls: type) -> Knowledge:
 def _look_up(cls: type) -> Knowledge:
     hidden: type | None = None
     for base in cls.__mro__[:-1]:
-        reader = _BY_CLASS.get(base) or _named(base) or _recognised(base)
+        reader = _BY_CLASS.get(base) or _named(base) or _recognized(base)
         if reader is not None:
             return Knowledge(reader, base, None if reader.covers_subclasses else hidden)
         if hidden is None and not is_visible(base):
@@ -63,7 +63,7 @@ def _named(cls: type) -> Reader | None:
     return reader if ask(sys.modules.get(cls.__module__), cls.__qualname__) is cls else None
 
 
-def _recognised(cls: type) -> Reader | None:
+def _recognized(cls: type) -> Reader | None:
     """The reader for a class that is known by its kind and not by its name."""
     if tuple in cls.__bases__ and "n_unnamed_fields" in vars(cls):
         return plain.STRUCT_SEQUENCE
