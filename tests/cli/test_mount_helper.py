@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from kcachefs.cli.mount_helper import parse_options
 from kcachefs.errors import UsageError
+from kcachefs.filelock import open_locked
 from tests.cli.scene import HELPER, Scene
 from tests.engines.callers import OTHER, in_child
 from tests.engines.refusals import refused
@@ -98,16 +100,21 @@ def test_a_fake_mount_checks_and_mounts_nothing(scene: Scene) -> None:
 
 @contextmanager
 def installed_helper() -> Iterator[None]:
-    """Install the helper in /sbin, the only place where mount(8) looks."""
+    """Install the helper in /sbin, the only place where mount(8) looks: for one test of this machine at a time."""
     place, script = Path("/sbin/mount.kcachefs"), Path(sys.executable).parent / "mount.kcachefs"
-    if place.is_symlink() or place.exists():
-        yield
-        return
-    place.symlink_to(script)
+    turn = open_locked(place.parent, os.O_RDONLY, fcntl.LOCK_EX)
     try:
-        yield
+        if place.exists():
+            yield
+            return
+        place.unlink(missing_ok=True)  # of a run that was killed, and whose checkout is gone
+        place.symlink_to(script)
+        try:
+            yield
+        finally:
+            place.unlink()
     finally:
-        place.unlink()
+        os.close(turn)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may put a helper where mount(8) finds it")
