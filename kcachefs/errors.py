@@ -166,6 +166,10 @@ class DaemonError(MountError):
         self.exit_code = exit_code
 
 
+class DaemonRefused(DaemonError):
+    """The daemon answered that it could not do what was asked."""
+
+
 # --- packs -----------------------------------------------------------------------------------------------------------
 
 

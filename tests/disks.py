@@ -76,6 +76,13 @@ class Disk:
         finally:
             os.close(fd)
 
+    def fail(self) -> None:
+        """An error makes an ext4 read-only, as most distributions configure it, whoever writes to it."""
+        table = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+        [device] = [device for device, path, *_ in table if path == str(self.path)]
+        _run("mount", "-o", "remount,errors=remount-ro", str(self.path))
+        Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("1")
+
     def remount_read_only(self) -> None:
         _run("mount", "-o", "remount,ro", str(self.path))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kcachefs.cli.printing import counted
 from kcachefs.config import format_size
-from kcachefs.errors import DaemonError
+from kcachefs.errors import DaemonError, DaemonRefused
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -49,8 +48,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
         print(printable(f"  store     {state.store}"))
         print(f"  engine    {state.engine}")
         print(f"  policy    {state.policy}")
-        if (numbers := _numbers(state)) is None:
-            print("  holds     unknown: the worker does not answer")
+        numbers, trouble = _numbers(state)
+        if numbers is None:
+            print(f"  holds     unknown: {printable(trouble)}")
         else:
             below = numbers.store
             used, quota, saved = map(format_size, (below.used_bytes, below.max_bytes, below.bytes_saved))
@@ -90,20 +90,23 @@ def _fleet(told: FleetNumbers) -> str:
     return f"{state}: {index}; {brought}{saved}{queue}"
 
 
-def _numbers(state: MountState) -> Statistics | None:
-    """The mount's statistics; None if its daemon does not answer: then the rest of its status matters more."""
+def _numbers(state: MountState) -> tuple[Statistics | None, str]:
+    """The mount's statistics, or why its daemon does not tell them: then the rest of its status matters more."""
     from kcachefs.core.report import Statistics
     from kcachefs.daemon import control
 
     if not state.alive:
-        return None
-    with contextlib.suppress(DaemonError):
-        return control.ask_mount(state.mountpoint, "stats", Statistics, seconds=_ANSWER_SECONDS)
-    return None
+        return None, "its daemon is gone"
+    try:
+        return control.ask_mount(state.mountpoint, "stats", Statistics, seconds=_ANSWER_SECONDS), ""
+    except DaemonRefused as error:
+        return None, str(error)
+    except DaemonError:
+        return None, "the worker does not answer"
 
 
 def _row(state: MountState) -> dict[str, object]:
-    numbers = _numbers(state)
+    numbers, _ = _numbers(state)
     below = numbers.store if numbers is not None else None
     supervisor, worker = state.processes()
     return {

@@ -17,7 +17,7 @@ from kcachefs.core.entry_info import Outcome as Outcome
 from kcachefs.core.entry_patterns import are_paths, meant_by
 from kcachefs.core.readable_names import bytecode_name, kernel_facts, readable, told_apart
 from kcachefs.core.report import Statistics
-from kcachefs.errors import FsError, KcachefsError, UsageError
+from kcachefs.errors import FsError, KcachefsError, StoreError, UsageError
 from kcachefs.store.entry_records import EntryRecord
 from kcachefs.store.records import Content, number_of
 
@@ -62,7 +62,7 @@ class Administration:
         """The statistics. With `settle`, waiting files are sealed first, so that everything written so far counts."""
         if settle:
             self._fs.settle()
-        self._fs.uses.flush()
+        self._fs.uses.flush_if_possible()
         return self._fs.statistics()
 
     def ls(
@@ -210,8 +210,9 @@ class Administration:
         self, uid: int | None = None, is_wanted: Callable[[int, EntryRecord], bool] | None = None
     ) -> list[EntryInfo]:
         """Entries with their paths, but without readable names."""
-        self._fs.uses.flush()
-        self._fs.store.fold()
+        self._fs.uses.flush_if_possible()
+        with contextlib.suppress(StoreError, OSError):  # a disk that refuses writes: there is more than ever to look at
+            self._fs.store.fold()
         infos = []
         for key, raw in self._fs.store.catalog.walk(b"e"):
             record = EntryRecord.unpack(raw) if raw is not None else None

@@ -30,7 +30,7 @@ from kcachefs.core.makings import Hit, Hits, Makers, Makings
 from kcachefs.core.nodes import Nodes
 from kcachefs.core.processes import process_of
 from kcachefs.core.runs import Runs
-from kcachefs.errors import NoSpace
+from kcachefs.errors import StoreError
 from kcachefs.store.catalog import Transaction
 from kcachefs.store.entry_table import EntryTable
 from kcachefs.store.inode_numbers import GROUP_BASE
@@ -267,8 +267,8 @@ class Uses:
             self._makings.count_hits(written)
 
     def flush_if_possible(self) -> None:
-        """The same for the evictor, which may be what makes room for it: the LRU order also sees what waits."""
-        with contextlib.suppress(NoSpace):
+        """The same for those who can do without: the evictor, which may make room for it, and who only looks."""
+        with contextlib.suppress(StoreError, OSError):
             self.flush()
 
     def _write_down(

@@ -22,7 +22,7 @@ import msgspec
 from kcachefs import __version__
 from kcachefs.daemon import registry
 from kcachefs.daemon.serving import PEER, short_address
-from kcachefs.errors import DaemonError, KcachefsError, UsageError, exit_code_of, or_gone
+from kcachefs.errors import DaemonError, DaemonRefused, KcachefsError, UsageError, exit_code_of, or_gone
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def ask(
     if reply.error:
         if reply.error.startswith(_MALFORMED) or _UNKNOWN in reply.error:
             _refuse_other_version(path)
-        raise DaemonError(reply.error, reply.exit_code)
+        raise DaemonRefused(reply.error, reply.exit_code)
     return bytes(reply.result)
 
 

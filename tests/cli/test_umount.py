@@ -254,6 +254,30 @@ def test_what_could_not_be_written_is_told(scene: Scene) -> None:
         assert os.listdir(scene.runtime) == []
 
 
+@need_root
+@pytest.mark.skipif(not os.access("/sys/fs/ext4", os.W_OK), reason="no ext4 can be made to fail here")
+def test_a_disk_that_became_read_only_still_serves_and_is_told(scene: Scene) -> None:
+    """As after an error of an ext4."""
+    with ext4(scene.folder, megabytes=64) as disk:
+        store = disk.path / "store"
+        folder = scene.mount("--store", store, "--min-free", "1MiB")
+        (folder / "KEY").mkdir()
+        (folder / "KEY" / "add.cubin").write_bytes(b"cubin")
+        scene.must("stats", "--json", "--mount", scene.mountpoint)
+        until(lambda: json.loads(scene.must("ls", "--json", "--mount", scene.mountpoint)), "the entry is listed")
+        disk.fail()
+        with pytest.raises(OSError):
+            (folder / "OTHER").mkdir()
+        assert (folder / "KEY" / "add.cubin").read_bytes() == b"cubin"
+        [entry] = json.loads(scene.must("ls", "--json", "--mount", scene.mountpoint))
+        assert entry["path"] == "triton/KEY"
+        assert json.loads(scene.must("stats", "--json", "--mount", scene.mountpoint))["total"]["entries"] == 1
+        assert "unknown" not in scene.must("status")
+        scene.run("pin", "triton/KEY", "--mount", scene.mountpoint).refused_with(3, "Read-only file system")
+        scene.run("umount", scene.mountpoint).refused_with(3, "not everything is on disk", "read-only", str(store))
+        assert scene.daemons() == []
+
+
 def test_that_the_store_was_deleted_is_told(scene: Scene) -> None:
     (scene.mount() / "file").write_text("text")
     delete_in_use(scene.store)
