@@ -162,7 +162,11 @@ def _summary(numbers: Statistics) -> list[str]:
     if below.overhead_bytes:  # known only to those who see the whole mount
         payload, overhead, slack = map(format_size, (below.payload_bytes, below.overhead_bytes, below.slack_bytes))
         lines.append(f"of that  {payload} payload, {overhead} overhead, {slack} slack")
-    return [*lines, f"damaged  {counted(below.damaged, 'object')} set aside"] if below.damaged else lines
+    if below.damaged:
+        lines.append(f"damaged  {counted(below.damaged, 'object')} set aside")
+    if below.trouble:
+        lines.append(f"trouble  nothing can be written to the store: {printable(below.trouble)}")
+    return lines
 
 
 def _cells(row: Numbers) -> dict[str, str]:

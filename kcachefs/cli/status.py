@@ -55,6 +55,8 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
             below = numbers.store
             used, quota, saved = map(format_size, (below.used_bytes, below.max_bytes, below.bytes_saved))
             print(f"  holds     {used} of {quota}, {saved} saved")
+            if below.trouble:
+                print(f"  trouble   nothing can be written to the store: {printable(below.trouble)}")
             if numbers.fleet is not None:
                 print(f"  fleet     {_fleet(numbers.fleet)}")
         print(f"  process   {_processes(state)}, up {_duration(state.uptime_s)}")

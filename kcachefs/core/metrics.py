@@ -119,6 +119,8 @@ def as_metrics(numbers: Statistics, about: About | None = None) -> bytes:
         lines += _metric(name, kind, meaning, rows)
     for name, (field, meaning) in _OF_STORE.items():
         lines += _metric(f"store_{name}", "gauge", meaning, [("", getattr(numbers.store, field))])
+    meaning = "1 while nothing can be written to the store, as on a disk that became read-only."
+    lines += _metric("store_failing", "gauge", meaning, [("", int(bool(numbers.store.trouble)))])
     if numbers.fleet is not None:
         for name, (field, kind, meaning) in _OF_FLEET.items():
             value = getattr(numbers.fleet, field) if field else int(numbers.fleet.state == "ready")

@@ -75,6 +75,8 @@ class StoreNumbers(msgspec.Struct, frozen=True):
     """Bytes that the mount's owner can add before their entries are evicted; None where users have no quotas."""
     room_bytes_below_ceilings: dict[str, int] = {}
     """For each namespace that has a ceiling: bytes that can be added before its entries are evicted."""
+    trouble: str = ""
+    """Why nothing can be written to the store; empty if all is well. For those who may see the whole mount."""
 
 
 class FleetNumbers(msgspec.Struct, kw_only=True):
@@ -200,6 +202,7 @@ def statistics(
             room_files=room.files,
             room_bytes_of_owner=room.bytes_of_owner,
             room_bytes_below_ceilings=room.bytes_below_ceilings,
+            trouble=store.catalog.trouble,
         ),
         namespaces={label or "/": _numbers(record) for label, record in rows.items()},
         requests=requests,

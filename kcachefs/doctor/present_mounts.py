@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from kcachefs.core.report import Statistics
 from kcachefs.daemon import control, registry
 from kcachefs.daemon.registry import MountConfig
 from kcachefs.doctor.finding import NOTE, OK, PROBLEM, Finding
@@ -59,6 +60,7 @@ def mounts(table: Iterable[mounting.Mounted]) -> Iterator[Finding]:
                 f"mount it at {elsewhere} here too (docker run -v {elsewhere}:{elsewhere}:rslave)",
             )
         yield from _disk_space(where)
+        yield from _refused_writes(where)
         if _engine(where) == "pyfuse3":
             yield Finding(
                 NOTE,
@@ -149,6 +151,16 @@ def _disk_space(mountpoint: Path) -> Iterator[Finding]:
     with contextlib.suppress(KcachefsError, OSError):
         if registry.read(str(mountpoint)) is not None:
             yield from disk_space(control.ask_mount(mountpoint, "settings", MountConfig, seconds=ANSWER_SECONDS))
+
+
+def _refused_writes(mountpoint: Path) -> Iterator[Finding]:
+    """Whether the store of this user's mount refused the last write."""
+    with contextlib.suppress(KcachefsError, OSError):
+        if registry.read(str(mountpoint)) is not None:
+            told = control.ask_mount(mountpoint, "stats", Statistics, seconds=ANSWER_SECONDS)
+            if told.store.trouble:
+                said = f"{mountpoint}: nothing can be written to its store: {told.store.trouble}"
+                yield Finding(PROBLEM, "mount", said, "look at the disk (dmesg), and make it writable again")
 
 
 def _engine(mountpoint: Path) -> str:

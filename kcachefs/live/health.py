@@ -24,6 +24,11 @@ def concerns(headline: Headline, fleet: FleetNumbers | None = None) -> list[Conc
         found.append(Concern("silent", f"The daemon does not answer: {headline.why}", grave=True))
     if headline.state == "dead":
         found.append(Concern("silent", f"The daemon is gone. Mount it again: {_remount(headline)}", grave=True))
+    if headline.trouble:
+        words = (
+            f"Nothing can be written to the store ({headline.trouble}). Check its disk; what is stored is still served."
+        )
+        found.append(Concern("trouble", words, grave=True))
     if headline.damaged:
         entries = "object was" if headline.damaged == 1 else "objects were"
         words = f"{headline.damaged:,} damaged {entries} set aside; check the disk, then run kcachefs fsck."

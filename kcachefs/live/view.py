@@ -90,6 +90,8 @@ class Headline(msgspec.Struct, frozen=True, kw_only=True):
     """Whether each new entry takes the place of an old one."""
     bytes_saved: int = 0
     damaged: int = 0
+    trouble: str = ""
+    """Why nothing can be written to the store; empty if all is well."""
     objects: int = 0
     dedup_ratio: float = 1.0
     total: Numbers | None = None

@@ -210,6 +210,7 @@ class Watch:
                 is_full=is_full(numbers.store),
                 bytes_saved=numbers.store.bytes_saved,
                 damaged=numbers.store.damaged,
+                trouble=numbers.store.trouble,
                 objects=numbers.store.objects,
                 dedup_ratio=numbers.store.dedup_ratio,
                 total=numbers.total,

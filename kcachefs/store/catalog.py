@@ -224,6 +224,11 @@ class Catalog:
             return [*self._folding.values, *self._pending.values]
 
     @property
+    def trouble(self) -> str:
+        """Why no change can be written; empty if changes can be written, as far as that is known."""
+        return self._journal.trouble
+
+    @property
     def unfolded(self) -> int:
         """Bytes of journal that a fold would retire."""
         return self._journal.length

@@ -89,6 +89,11 @@ class Journal:
         """Whether nothing has been appended to the newest segment."""
         return self.length <= _SEGMENT_HEADER.size + _BEFORE_SIZE
 
+    @property
+    def trouble(self) -> str:
+        """Why the last record could not be written, if that cannot be undone either; empty otherwise."""
+        return "" if self._broken is None else self._broken.strerror or str(self._broken)
+
     def append(self, changes: Changes) -> None:
         """Write one mutation. When this returns, it survives SIGKILL; if it raises, nothing was written."""
         record = encode_record(self._number, changes)

@@ -272,7 +272,14 @@ def test_a_disk_that_became_read_only_still_serves_and_is_told(scene: Scene) -> 
         [entry] = json.loads(scene.must("ls", "--json", "--mount", scene.mountpoint))
         assert entry["path"] == "triton/KEY"
         assert json.loads(scene.must("stats", "--json", "--mount", scene.mountpoint))["total"]["entries"] == 1
-        assert "unknown" not in scene.must("status")
+        assert "trouble   nothing can be written to the store: Read-only" in scene.must("status")
+        assert "trouble  nothing can be written to the store: Read-only" in scene.must(
+            "stats", "--mount", scene.mountpoint
+        )
+        assert "nothing can be written to its store: Read-only" in scene.run("doctor").out
+        assert "Nothing can be written to the store (Read-only" in scene.must("top", "--once", scene.mountpoint)
+        metrics = scene.mountpoint / ".kcachefs" / "metrics"
+        until(lambda: "kcachefs_store_failing 1" in metrics.read_text(), "the metrics tell it")
         scene.run("pin", "triton/KEY", "--mount", scene.mountpoint).refused_with(3, "Read-only file system")
         scene.run("umount", scene.mountpoint).refused_with(3, "not everything is on disk", "read-only", str(store))
         assert scene.daemons() == []
