@@ -18,7 +18,7 @@ from kcachefs.cli.fleet_setup import Scope, Url, chosen_url, chosen_url_and
 from kcachefs.cli.pack import LEVEL, Key, Level, Patterns, Trust, refuse_unread, view_of
 from kcachefs.cli.printing import INTERRUPTED, bar, brought_in, complain, counted, print_json
 from kcachefs.cli.unpack import Into, Stopping, target_of, where_to_mount
-from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError
+from kcachefs.errors import FleetMissing, KcachefsError, PackError, UsageError, describe
 from kcachefs.printable import printable
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ def pull(
         counts = {"unpacked": done.unpacked, "present": done.present, "files": done.files, "bytes": done.bytes}
         refused = [printable(one) for one in bad]
         counts |= {"left_out": done.left_out, "packs_left_out": unfetched}
-        failed = printable(str(failure)) if failure is not None else None
+        failed = printable(describe(failure)) if failure is not None else None
         ended = {"refused": refused, "interrupted": interrupted, "failed": failed}
         print_json({**counts, **ended, "mount": str(where.home)})
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -211,8 +212,11 @@ class Administration:
     ) -> list[EntryInfo]:
         """Entries with their paths, but without readable names."""
         self._fs.uses.flush_if_possible()
-        with contextlib.suppress(StoreError, OSError):  # a disk that refuses writes: there is more than ever to look at
+        try:
             self._fs.store.fold()
+        except (StoreError, OSError) as error:  # what a disk holds that refuses writes can still be listed
+            if not self._fs.store.catalog.trouble and getattr(error, "errno", 0) != errno.EROFS:
+                raise
         infos = []
         for key, raw in self._fs.store.catalog.walk(b"e"):
             record = EntryRecord.unpack(raw) if raw is not None else None

@@ -226,7 +226,8 @@ class Evictor:
 
     def in_use_of(self, account: int) -> list[int]:
         """An account's entries that were in use when we last tried to evict them, least recently used first."""
-        oldest = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, {account})
+        count, floors = len(self._in_use) + 1, self._room.limits.floors
+        oldest = self.order.oldest(count, 0.0, floors, {account}, staying=self._in_use)
         return [entry for entry in oldest if entry in self._in_use]
 
     def has_lasted(self, what: object, seems: bool) -> bool:
@@ -264,7 +265,8 @@ class Evictor:
         With `accounts`, only their entries count. An entry in use is tried again after a grace period without a use.
         """
         self._in_use = frozenset(entry for entry in self._in_use if self._table.get(entry) is not None)
-        candidates = self.order.oldest(len(self._in_use) + 1, 0.0, self._room.limits.floors, accounts)
+        count, floors = len(self._in_use) + 1, self._room.limits.floors
+        candidates = self.order.oldest(count, 0.0, floors, accounts, staying=self._in_use)
         return any(entry not in self._in_use for entry in candidates)
 
     # --- taking -------------------------------------------------------------------------------------------------------

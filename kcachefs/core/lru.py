@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from kcachefs.core.namespaces import Namespaces
 from kcachefs.core.uses import Uses
@@ -32,11 +32,18 @@ class LruOrder:
         self._account_of = account_of
 
     def oldest(
-        self, count: int, grace: float, floors: Mapping[str, int], accounts: set[int] | None = None
+        self,
+        count: int,
+        grace: float,
+        floors: Mapping[str, int],
+        accounts: set[int] | None = None,
+        *,
+        staying: Collection[int] = (),
     ) -> list[int]:
         """The least recently used entries that may go: a merge of the namespaces' orders, read from their old ends.
 
         A namespace that holds no more than its floor loses none. With `accounts`, only entries that belong to these.
+        Those that are `staying` leave room above a floor for others.
         """
         self._store.fold()
         candidates: list[tuple[int, int]] = []
@@ -45,8 +52,9 @@ class LruOrder:
             for entry in self.of_namespace(number, count, grace, accounts) if above_floor > 0 else ():
                 found = self._table.get(entry)
                 candidates.append((found.used if found is not None else 0, entry))
-                above_floor -= found.stored if found is not None else 0
-                if above_floor <= 0:
+                if found is not None and entry not in staying:
+                    above_floor -= found.stored
+                if above_floor <= 0 and label in floors:
                     break
         candidates.sort()
         return [entry for _, entry in candidates[:count]]

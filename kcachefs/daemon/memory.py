@@ -21,6 +21,8 @@ MAPPED_MAX = 160 << 20
 
 HEAP_GROWTH = 8 << 20
 """How much free memory may be resident before it is returned, which stops all threads for a moment."""
+LOOK_EVERY = 3
+"""A process that has not grown looks at its free memory once in so many times: many holes take milliseconds."""
 ARENAS_MAX = 2
 LARGE = 512 << 10
 """Buffers from this size on are never part of the heap; by itself glibc would raise the threshold to 32 MiB."""
@@ -45,11 +47,15 @@ class Heap:
     """
 
     def __init__(self) -> None:
-        self._left = 0
+        self._left = self._resident = self._calls = 0
 
     def trim(self, growth: int = HEAP_GROWTH) -> bool:
-        """Give free memory back if that much was freed since the last time."""
-        unused = resident_private_bytes() - libc.malloced_bytes()
+        """Give free memory back if that much was freed since the last time. To be called every second or so."""
+        resident, self._calls = resident_private_bytes(), self._calls + 1
+        if resident < self._resident + growth and self._calls < LOOK_EVERY:
+            return False
+        self._resident, self._calls = resident, 0
+        unused = resident - libc.malloced_bytes()
         if unused < self._left + growth:
             self._left = min(self._left, unused)
             return False

@@ -92,7 +92,8 @@ class Journal:
     @property
     def trouble(self) -> str:
         """Why the last record could not be written, if that cannot be undone either; empty otherwise."""
-        return "" if self._broken is None else self._broken.strerror or str(self._broken)
+        error = self._broken
+        return "" if error is None else error.strerror or str(error)
 
     def append(self, changes: Changes) -> None:
         """Write one mutation. When this returns, it survives SIGKILL; if it raises, nothing was written."""
@@ -169,7 +170,13 @@ class Journal:
             self._rests = True
 
     def keep_reserve(self) -> None:
-        """Reserve the full space again, if `rest` gave it back and the disk has become short of room since."""
+        """Reserve the full space again, if `rest` gave it back and the disk has become short of room since.
+
+        Also undo a write that failed, once that is possible: the trouble is over then.
+        """
+        if self._broken is not None:
+            with contextlib.suppress(StoreClosed):
+                self._undo()
         if self._rests and self._free_bytes() < PLENTY:
             _reserve(self._newest, RESERVE)
             self._rests = False

@@ -546,6 +546,21 @@ def test_a_namespace_just_above_its_floor_loses_one_entry(tmp_path: Path) -> Non
         assert alive(fs) == ["B", "C", "D", "E"]
 
 
+def test_entries_in_use_leave_room_above_a_floor_for_others(tmp_path: Path) -> None:
+    with opened(tmp_path / "store", NO_GRACE) as fs:
+        filled(fs, *"ABCDE")
+        [(number, record)] = [(n, record) for n, label, record in fs.namespaces.rows() if label == "triton"]
+        fs.set_limits(Limits(max_size=1 << 40, grace=0.0, min_free=0, floors={"triton": record.stored - 1}))
+        entries = list(fs.evictor.order.of_namespace(number, 5, 0.0))
+        fs.evictor._in_use = frozenset(entries[:1])
+        assert fs.evictor.anything_left()
+        fs.evictor._in_use = frozenset(entries[1:])
+        assert set(fs.evictor.in_use_of(0)) <= set(entries[1:])
+        fs.evictor._in_use = frozenset(entries)
+        assert len(fs.evictor.in_use_of(0)) == 5
+        assert not fs.evictor.anything_left()
+
+
 def test_a_quota_of_files(tmp_path: Path) -> None:
     with opened(tmp_path / "store", NO_GRACE) as fs:
         filled(fs, *"ABCDE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kcachefs.store import journal as journal_module
 from kcachefs.store.journal import Changes, Journal, Mark, replay, segment_numbers, segment_path
 from kcachefs.store.lmdb_file import make_lmdb
 from kcachefs.store.places import FOLDERS
-from tests.disks import need_root, tmpfs
+from tests.disks import ext4, need_root, tmpfs
 
 RECORDS: list[Changes] = [
     {b"nfirst": b"one"},
@@ -233,3 +234,24 @@ def test_a_store_opens_with_its_journal_cut_at_every_byte_of_its_last_records(
             expected = states[sum(end <= cut for end in places)]
             for key in (b"nfirst", b"nsecond", b"nthird", b"nfourth", b"nfifth"):
                 assert store.catalog.get(key) == expected.get(key), f"cut at {cut}"
+
+
+@need_root
+def test_trouble_lasts_until_the_disk_can_be_written_again(tmp_path: Path) -> None:
+    with ext4(tmp_path) as disk:
+        for name in ("journal", "quarantine"):
+            (disk.path / name).mkdir()
+        journal = Journal(disk.path / "journal")
+        journal.append(RECORDS[0])
+        assert journal.trouble == ""
+        subprocess.run(["chattr", "+i", segment_path(disk.path / "journal", 1)], check=True)
+        with pytest.raises(OSError, match="not permitted"):
+            journal.append(RECORDS[1])
+        journal.keep_reserve()
+        assert journal.trouble == "Operation not permitted"
+        subprocess.run(["chattr", "-i", segment_path(disk.path / "journal", 1)], check=True)
+        journal.keep_reserve()
+        assert journal.trouble == ""
+        journal.append(RECORDS[1])
+        journal.close()
+        assert read(disk.path) == RECORDS[:2]
