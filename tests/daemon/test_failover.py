@@ -167,7 +167,10 @@ def test_a_supervisor_that_may_start_no_thread_tries_again_until_it_may(base: Pa
 
 @pytest.mark.usefixtures("forked")
 def test_a_crash_loop_is_damped_and_told(base: Path) -> None:
-    with Mount(base / "mount", base / "store", "direct") as mount:
+    with (
+        forked_daemons.constants({"kcachefs.daemon.worker.FIRST_HEARTBEAT_SECONDS": 100.0}),
+        Mount(base / "mount", base / "store", "direct", "--hang-timeout", "600") as mount,
+    ):
         descriptors = Path(f"/proc/{state(mount).supervisor_pid}/fd")
         before = len(list(descriptors.iterdir()))
         for _ in range(6):
