@@ -226,9 +226,7 @@ class Evictor:
 
     def in_use_of(self, account: int) -> list[int]:
         """An account's entries that were in use when we last tried to evict them, least recently used first."""
-        count, floors = len(self._in_use) + 1, self._room.limits.floors
-        oldest = self.order.oldest(count, 0.0, floors, {account}, staying=self._in_use)
-        return [entry for entry in oldest if entry in self._in_use]
+        return [entry for entry in self._oldest_past_those_in_use({account}) if entry in self._in_use]
 
     def has_lasted(self, what: object, seems: bool) -> bool:
         """Whether nothing of one account, or of all (None), could be evicted for so long that writes may fail.
@@ -265,9 +263,12 @@ class Evictor:
         With `accounts`, only their entries count. An entry in use is tried again after a grace period without a use.
         """
         self._in_use = frozenset(entry for entry in self._in_use if self._table.get(entry) is not None)
+        return any(entry not in self._in_use for entry in self._oldest_past_those_in_use(accounts))
+
+    def _oldest_past_those_in_use(self, accounts: set[int] | None) -> list[int]:
+        """As many entries as it takes for one of them not to be in use, whatever their grace period."""
         count, floors = len(self._in_use) + 1, self._room.limits.floors
-        candidates = self.order.oldest(count, 0.0, floors, accounts, staying=self._in_use)
-        return any(entry not in self._in_use for entry in candidates)
+        return self.order.oldest(count, 0.0, floors, accounts, staying=self._in_use)
 
     # --- taking -------------------------------------------------------------------------------------------------------
 
