@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 _MARK = struct.Struct("<QQ")
 _BATCH = 256
-"""Records put at once: putmulti holds the interpreter lock, and requests have to wait for it."""
+"""Records put at once, so that their checksums and tuples are not all in memory together."""
 _FIRST_PAGE = 16
 """Records in the first page that is read: most folders have fewer names, and reading more than that is wasted."""
 _PAGE = 1000
@@ -146,13 +146,13 @@ class FoldedRecords:
 
     def write(self, changes: Changes, mark: Mark) -> None:
         """Commit changes, together with the mark that records how far the journal is folded, with a full sync."""
-        puts = sorted((key, with_checksum(key, value)) for key, value in changes.items() if value is not None)
-        deletes = sorted(key for key, value in changes.items() if value is None)
+        puts, deletes = _sorted_by_table(changes)
         try:
             with self.env.begin(write=True) as txn:
                 with txn.cursor() as cursor:
                     for start in range(0, len(puts), _BATCH):
-                        cursor.putmulti(puts[start : start + _BATCH])
+                        batch = ((key, changes[key]) for key in puts[start : start + _BATCH])
+                        cursor.putmulti([(key, with_checksum(key, value)) for key, value in batch if value is not None])
                 for key in deletes:
                     txn.delete(key)
                 txn.put(META_FOLDED, with_checksum(META_FOLDED, _MARK.pack(*mark)))
@@ -196,6 +196,19 @@ class FoldedRecords:
 
     def _unreadable(self, error: lmdb.Error) -> StoreError:
         return StoreClosed("the store is closed") if self._closed else lmdb_error("the catalog", error)
+
+
+def _sorted_by_table(changes: Changes) -> tuple[list[bytes], list[bytes]]:
+    """The keys to put and those to delete, each in order. A sort keeps the interpreter, so it has one table's keys."""
+    tables: dict[int, tuple[list[bytes], list[bytes]]] = {}
+    for key, value in changes.items():
+        tables.setdefault(key[0], ([], []))[value is None].append(key)
+    puts: list[bytes] = []
+    deletes: list[bytes] = []
+    for _, (put, deleted) in sorted(tables.items()):
+        puts += sorted(put)
+        deletes += sorted(deleted)
+    return puts, deletes
 
 
 def _ascending(cursor: lmdb.Cursor[bytes], start: bytes) -> Iterator[tuple[bytes, bytes]]:

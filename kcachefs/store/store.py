@@ -353,7 +353,6 @@ class Store:
         complained = False
         while not self._stopping:
             self._wake.wait(FOLD_SECONDS)
-            self._wake.clear()
             try:
                 self.fold()
                 complained = False
@@ -361,6 +360,7 @@ class Store:
                 if not complained:
                     log.error("%s: the journal could not be folded, and is kept: %s", self.path, error)
                 complained = True
+            self._wake.clear()  # not before the fold: the changes before it may ask for it until it begins
 
 
 def _make_emptied(path: Path, catalog: Catalog, volumes: Volumes, lost_power: bool) -> None:

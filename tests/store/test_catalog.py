@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,24 @@ def test_a_reader_misses_nothing_while_a_fold_fails(catalog: Catalog, monkeypatc
     put(catalog, b"ib", b"later")
     catalog.fold()
     assert (catalog.get(b"ia"), catalog.get(b"ib"), catalog.unfolded_keys()) == (b"new", b"later", [])
+
+
+def test_a_fold_of_all_tables_at_once_writes_and_deletes_what_it_should(folder: Path, seed: int) -> None:
+    chance = random.Random(f"{seed} fold")
+    keys = [bytes([chance.choice(b"acdeiovxz")]) + chance.randbytes(chance.randrange(1, 12)) for _ in range(3000)]
+    expected: dict[bytes, bytes] = {}
+    catalog = Catalog(folder)
+    for number in range(4):
+        for key in chance.sample(keys, 1500):
+            value = chance.choice([None, b"", b"%d" % number])
+            put(catalog, key, value)
+            expected.pop(key, None)
+            if value is not None:
+                expected[key] = value
+        catalog.fold()
+        assert {key: value for key, value in catalog.walk(b"") if key[:1] != b"m"} == expected
+    catalog.close()
+    assert structure_problems(folder / "catalog") == []
 
 
 def test_freed_is_called_only_after_deletions_are_on_disk(folder: Path) -> None:

@@ -26,6 +26,7 @@ from kcachefs.errors import (
     exit_code_of,
 )
 from kcachefs.store import Options, Store
+from kcachefs.store import store as store_module
 from kcachefs.store.catalog import Catalog
 from kcachefs.store.fsck import run
 from kcachefs.store.header import boot_id
@@ -290,6 +291,26 @@ def test_a_writer_that_close_interrupts_was_acknowledged_or_is_told(tmp_path: Pa
     with Store(tmp_path, SMALL) as store:
         assert all(store.objects.verify(digest) for digest in acknowledged)
     assert run(tmp_path).exit_code == 0
+
+
+def test_many_changes_are_folded_early_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "FOLD_SECONDS", 3600.0)
+    fold, folds = Catalog.fold, []
+
+    def fold_asked_for_once_more(catalog: Catalog) -> None:
+        folds.append(catalog.unfolded)
+        store._wake.set()  # by a change that came just before the fold took them all
+        fold(catalog)
+
+    store = Store(tmp_path / "store")
+    monkeypatch.setattr(Catalog, "fold", fold_asked_for_once_more)
+    for number in range(12):
+        with store.transaction() as txn:
+            txn.put(b"z%d" % number, bytes(100 << 10))
+    until(lambda: folds and not store._wake.is_set(), "a fold came")
+    assert len(folds) == 1
+    assert folds[0] > store_module.FOLD_BYTES
+    store.close()
 
 
 def test_the_background_thread_folds(tmp_path: Path) -> None:
