@@ -196,8 +196,8 @@ def test_the_kernels_of_a_graph_that_was_hit_are_not_counted_again(tmp_path: Pat
 def test_what_autograd_cost_beyond_its_graph_is_counted_as_well(tmp_path: Path) -> None:
     graph, autograd, code = "inductor/fxgraph/ab/GRAPH", "inductor/aotautograd/KEY", "inductor/cd/ccdefg"
     with opened(tmp_path / "store") as fs, processes("maker") as [maker], processes("reader") as [reader]:
-        for path in (graph, autograd, code):
-            made(fs, path, 0.0, pid=maker)
+        for path, seconds in ((code, 0.0), (autograd, 0.0), (graph, 8.0)):
+            made(fs, path, seconds, pid=maker)
         Insight(fs).note_costs({str(entry(fs, graph).entry): 8.0}, {str(entry(fs, autograd).entry): 2.0, "999999": 1.0})
         assert (entry(fs, autograd).cost, entry(fs, autograd).basis) == (2.0, "part")
         assert runs(fs)[maker].seconds_compiled == pytest.approx(10.0)
@@ -626,7 +626,7 @@ def test_runs_that_make_a_group_at_once_each_miss_it(tmp_path: Path, names: tupl
     with opened(tmp_path / "store") as fs, processes("one") as [one], processes("two") as [two]:
         for pid in (one, two):
             ino = write(fs, f"inductor/ab/.{pid}.3.tmp", os.urandom(100), user(0, pid))
-        age(fs, ino, 1.0)  # the second was begun before the first was done
+        age(fs, ino, 60.0)  # the second was begun before the first was done
         for pid, name in zip((one, two), names, strict=True):
             rename(fs, f"inductor/ab/.{pid}.3.tmp", f"inductor/ab/{name}")
         fs.settle()

@@ -310,8 +310,11 @@ def test_what_was_being_written_under_a_temporary_name_takes_no_entry_with_it(
         assert not exists(lost, "triton/KEY/.1.2.tmp")
 
 
-def test_a_sync_of_one_file_is_one_of_its_entry(fs: Filesystem, after_cut: Callable[[], _Lost]) -> None:
+def test_a_sync_of_one_file_is_one_of_its_entry(
+    fs: Filesystem, after_cut: Callable[[], _Lost], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As of that moment: what is written later does not count, and what somebody is writing is not touched."""
+    monkeypatch.setattr(syncing, "REST_SECONDS", 3600)  # what was written a moment ago is still being written
     kernel(fs, "KEY")
     write(fs, "triton/KEY/in_place.so", b"half a lib")
     sync(fs, "triton/KEY/kernel.json")
