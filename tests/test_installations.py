@@ -74,7 +74,7 @@ def test_a_run_whose_counters_are_gone_is_not_known_to_be_warm(place: Scene) -> 
     assert done.code == 1, done
     unread, unknown = done.err.splitlines()
     assert unread.startswith("kcachefs: its hits and misses are not known: ")
-    assert unknown == "kcachefs: not known to be warm: its hits and misses could not be read"
+    assert unknown == "kcachefs: cannot tell whether it was warm: its hits and misses could not be read"
 
 
 @pytest.mark.parametrize(

@@ -203,10 +203,10 @@ def cached(
     methods, and be coroutine functions.
 
     Results are bytes. `encode` and `decode` turn others into bytes and back: any pair will do, and the result of a call
-    is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. After
-    an edit of `encode`, stored results no longer count; with `encoding`, that happens only when this text changes. An
-    edited `decode` reads the stored results. The results of cached functions that call this one no longer count
-    after an edit of either; with `encoding`, only after a change of that text.
+    is what `decode` returns. It is kept in this process, so that a kernel is loaded once; treat it as immutable. An
+    edited `decode` reads the stored results; after an edit of `encode` they no longer count. To cached functions that
+    call this one, an edit of either is an edit of the function. With `encoding`, no edit of them matters, but a
+    change of that text does.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

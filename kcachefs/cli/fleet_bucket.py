@@ -72,7 +72,7 @@ def status(url: Url = None, trust: Trust = None, as_json: target.Json = False) -
         table.add(printable(one.scope), one.newest or "-", str(one.packs), sizes[0], *counts, sizes[1])
     notes = [f"what nobody renews is deleted after {days} days; this host is {_own_scope()}"]
     if lost := sum(one.lost_packs for one in rows):
-        notes.append(f"{counted(lost, 'pack')} gone while the records are there: push again from where it was compiled")
+        notes.append(f"{counted(lost, 'pack')} listed but gone: push again from where it was compiled")
     show(table, notes)
 
 

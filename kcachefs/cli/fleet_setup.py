@@ -116,7 +116,7 @@ def check(
             print(printable(_line(one, one.role in needed)), flush=True)
     missing = [one.operation for one in tried if not one.works and one.role in needed]
     if not set(needed) <= {one.role for one in tried}:
-        missing.append("what was not tried because of that")
+        missing.append("and whatever comes after it, which was not tried")
     if as_json:
         operations = [one._asdict() for one in tried]
         print_json({"url": url, "scope": layout.scope, "for": role, "operations": operations, "missing": missing})

@@ -39,7 +39,7 @@ def install_helper(
     except FileNotFoundError:
         raise MountError(f"{folder}: is not a directory; choose another one with --folder") from None
     except PermissionError:
-        raise MountDenied(f"{link}: may not be changed; as root: ln -sf {helper} {link}") from None
+        raise MountDenied(f"{link}: no permission to change it; as root: ln -sf {helper} {link}") from None
     if as_json:
         print_json({"link": str(link), "helper": str(helper), "removed": remove})
     else:

@@ -1,4 +1,4 @@
-"""`kcachefs kernels`: lists compiled kernels with what they need of a GPU."""
+"""`kcachefs kernels`: lists compiled kernels with the GPU resources that they use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kernels(
     folder: Folder = None,
     as_json: target.Json = False,
 ) -> None:
-    """List compiled kernels with what they need of a GPU, and where they come from."""
+    """List compiled kernels, the GPU resources that they use, and the source that they come from."""
     from kcachefs.cli.printing import print_json
     from kcachefs.insight.explaining import Explainer
     from kcachefs.insight.index import Index

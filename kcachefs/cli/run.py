@@ -149,7 +149,7 @@ def run(
             _say(f"{done}{_not_repeated(done)}")
     else:
         if assert_warm and status == 0:
-            complaint = "not known to be warm: its hits and misses could not be read"
+            complaint = "cannot tell whether it was warm: its hits and misses could not be read"
         if as_json:
             _print_exit_code(where, NOT_WARM if complaint else exit_code)
     if complaint and not as_json:
@@ -219,7 +219,7 @@ def _why_not_warm(done: Account, is_ours: bool = True) -> str:
             "the command used no entry",
             "another user's mount shows you only uses of what you made, so use your own mount",
         )
-        return f"not known to be warm: nothing was counted; {ours if is_ours else others}"
+        return f"cannot tell whether it was warm: nothing was counted; {ours if is_ours else others}"
     return ""
 
 

@@ -21,7 +21,7 @@ def runs(
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """List the programs that used a cache, how much each compiled, and how much compiling it was spared."""
+    """List the programs that used a cache, how much each compiled, and how much compile time it was spared."""
     from kcachefs.cli.prune import parse_age
     from kcachefs.cli.tables import Table, show
 

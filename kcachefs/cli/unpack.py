@@ -52,7 +52,7 @@ def unpack(
     store: target.Store = None,
     as_json: target.Json = False,
 ) -> None:
-    """Bring the entries of a pack in. Nothing is changed unless a trusted key signed it and every byte is right.
+    """Bring in the entries of a pack. Changes nothing unless a trusted key signed the pack and every byte checks out.
 
     You can interrupt this and run it again: entries that are there already are left alone.
     """

@@ -63,7 +63,7 @@ def warm(
     folder = pycs.environment_folder(where, judged) or where / pycs.NAMESPACE / judged.environment
     if not folder.is_dir():
         raise MountDenied(
-            f"{where}: you may not write to its folder {pycs.NAMESPACE}; ask its owner, or mount your own"
+            f"{where}: no permission to write to its folder {pycs.NAMESPACE}; ask its owner, or mount your own"
         )
     with bars(quiet=quiet or as_json) as tell:
         outcome = warming.warm(where, executable, folder, wanted, values, tell)

@@ -9,7 +9,7 @@ together with everything below it.
 A changed row affects new names only. A folder that is an entry in a store stays one until it is evicted or removed, and
 files that are added to it belong to it.
 
-To add a framework, add a row to `LAYOUTS` and a test with its real names to tests/core/test_layouts.py.
+CONTRIBUTING.md says how to add a framework.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def parse_writers(texts: Sequence[str], flag: str = "--writers") -> tuple[tuple[
     for part in filter(None, ",".join(texts).split(",")):
         found = re.fullmatch(r"(?:(uid|gid):)?(\d{1,10})", part.strip(), re.ASCII)
         if found is None or int(found[2]) >= (1 << 32) - 1:
-            raise UsageError(f"{flag} {part}: names nobody; write it like uid:1000,gid:50")
+            raise UsageError(f"{flag} {part}: is not a user or a group; write it like uid:1000,gid:50")
         (gids if found[1] == "gid" else uids).append(int(found[2]))
     return tuple(uids), tuple(gids)
 

@@ -103,7 +103,7 @@ class UserEviction:
                 went += size
         if went:
             log.warning(
-                "user %d: open entries take too much of this user's quota; some lost their names, and go once closed",
+                "user %d: open entries take too much of this user's quota; some were unlinked, and go once closed",
                 account,
             )
         return went > 0

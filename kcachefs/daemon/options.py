@@ -152,7 +152,7 @@ def _sizes(flag: str, given: Any) -> dict[str, int | None]:
 def _writers(flag: str, given: Any) -> list[str]:
     texts = [given] if isinstance(given, str) else given
     if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
-        raise UsageError(f"{flag} {given}: names nobody; write it like uid:1000,gid:50")
+        raise UsageError(f"{flag} {given}: is not a user or a group; write it like uid:1000,gid:50")
     parse_writers(texts, flag)
     return list(texts)
 

@@ -46,7 +46,7 @@ def store_location(store: Path) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             "store",
-            f"{store} cannot be made: you may not write to {closed}",
+            f"{store} cannot be made: no permission to write to {closed}",
             "choose a directory that you may write to, with --store DIR",
         )
         return

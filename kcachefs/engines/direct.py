@@ -247,7 +247,7 @@ class DirectEngine:
     def _refuse_poison(self, opcode: int, unique: int) -> bool:
         """Answer EIO to a request that killed every worker that tried it."""
         _, _, number, ino, uid, _, pid, _, _ = self.header
-        text = "request %d (opcode %d on inode %d, of user %d, process %d) ended the workers that tried it: EIO"
+        text = "request %d (opcode %d on inode %d, of user %d, process %d) killed every worker that tried it: EIO"
         log.error(text, number, opcode, ino, uid, pid)
         self.reply_error(unique, errno.EIO)
         return True
@@ -327,7 +327,7 @@ class DirectEngine:
         if held is None:
             held = self._held[self.header[4]] = {}
         if holds and sum(list(held.values())) + holds > _HELD_MAX:
-            raise FsError(errno.ENOSPC, "too much that this user writes waits for room already")
+            raise FsError(errno.ENOSPC, "this user already has too much data waiting for room")
         slot = self._requests.put_aside(self.header[0]) if self._keeps_requests else -1
 
         def run() -> None:

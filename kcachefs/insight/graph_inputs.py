@@ -22,9 +22,9 @@ def input_causes(new: Graph, old: Graph) -> list[Cause]:
     symbols = [[one for one in side if "dtype=" not in one] for side in (ours, theirs)]
     if len(symbols[0]) != len(symbols[1]):
         now, was = (_sizes(side) for side in symbols)
-        return [Cause(Kind.TYPE, f"the graph has {now}, was one with {was}{_symbolic_tensor([*ours, *theirs])}")]
+        return [Cause(Kind.TYPE, f"the graph has {now}; the old one had {was}{_symbolic_tensor([*ours, *theirs])}")]
     if len(ours) != len(theirs):
-        return [Cause(Kind.TYPE, f"the graph has {len(ours)} inputs, was one with {len(theirs)}{_added(new, old)}")]
+        return [Cause(Kind.TYPE, f"the graph has {len(ours)} inputs; the old one had {len(theirs)}{_added(new, old)}")]
     found: dict[str, list[tuple[int, str, str]]] = {}
     for number, (was, now) in enumerate(zip(theirs, ours, strict=True)):
         if was != now:

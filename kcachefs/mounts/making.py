@@ -88,7 +88,7 @@ def _claimed_mountpoint(settings: MountConfig) -> Iterator[None]:
         refuse_store_in_use(settings.store)
         if (closed := closed_folder(Path(settings.store))) is not None:
             raise StoreAccessError(
-                f"{settings.store}: cannot be made: you may not write to {closed}; choose another with --store DIR"
+                f"{settings.store}: cannot be made: no permission to write to {closed}; choose another with --store DIR"
             )
         with created_directory(mountpoint, shared=settings.allow_other):
             refuse_non_empty(mountpoint)

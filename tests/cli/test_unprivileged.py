@@ -261,7 +261,7 @@ def test_a_user_whose_home_cannot_be_made_is_told_to_choose_a_store(visitor: Vis
     visitor.environment["HOME"] = "/nonexistent"
     [found] = [one for one in findings(visitor.run("doctor", "--json")) if one["subject"] == "store"]
     assert found["level"] == "problem"
-    assert found["message"] == "/nonexistent/.cache/kcachefs cannot be made: you may not write to /"
+    assert found["message"] == "/nonexistent/.cache/kcachefs cannot be made: no permission to write to /"
     assert "--store" in found["remedy"]
     for command in (["mount"], ["run", "--", "true"]):
         visitor.run(*command).refused_with(6, "/nonexistent/.cache/kcachefs: cannot be made", "--store DIR")

@@ -216,7 +216,7 @@ class Publish(Policy):
 
     def _authorize_replacing(self, caller: Caller, ino: int, other: int, parent: int, name: bytes) -> bool:
         """Returns whether the rename gives way, because somebody else has published the same already."""
-        node, published = self._nodes.get(ino), self._nodes.get(other)
+        node, published, what = self._nodes.get(ino), self._nodes.get(other), f"replacing {name!r}"
         if _owns(caller, published.uid):
             return False
         if published.is_file and node.is_file:
@@ -225,10 +225,10 @@ class Publish(Policy):
             if self._is_same(ino, other):
                 if self._is_temporary(ino, node) and node.flags & (Inode.FRESH | Inode.PUBLISHED) == Inode.FRESH:
                     return True
-                name += b" by a file that had a name already"
+                what += " by a file that already had a final name"
         elif published.is_dir and (published.size or (node.is_dir and self._holds_entries(parent, name))):
             return False  # ENOTEMPTY says it better; if it is empty now, its content was evicted
-        raise self._refusal(caller, f"replacing {name!r}", published.uid)
+        raise self._refusal(caller, what, published.uid)
 
     def _holds_entries(self, parent: int, name: bytes) -> bool:
         """Whether a folder of that name exists to hold everybody's entries."""

@@ -91,7 +91,7 @@ def _kernel() -> tuple[int, int]:
     [
         (("--policy", "open"), "is not known"),
         (("--umask", "9"), "not an octal mask"),
-        (("--writers", "everybody"), "names nobody"),
+        (("--writers", "everybody"), "is not a user or a group"),
         (("--writers", "uid:5"), "works only with"),
         (("--base", "--writers", "uid:0"), "works only with --policy private; add it"),
         (("--policy", "private", "--base"), "when root mounts, name who writes"),

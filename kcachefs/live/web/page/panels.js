@@ -121,7 +121,7 @@ const ORDERS = { name: (row) => row.name, registers: (row) => row.registers, sha
 
 function drawKernels(kernels, order, search, now) {
   if (!kernels.rows.length) {
-    return fill("kernels", search ? nothing("No kernel has that in its name") : nothing("No kernel yet", "Triton's kernels are listed here with what they need of a GPU."));
+    return fill("kernels", search ? nothing("No kernel has that in its name") : nothing("No kernel yet", "Triton's kernels are listed here with the GPU resources that they use."));
   }
   const key = ORDERS[order.key];
   const rows = [...kernels.rows].sort((a, b) => {
