@@ -41,6 +41,20 @@ def test_a_process_that_stays_is_named() -> None:
         until_gone(sleeper.pid)
 
 
+def test_a_clock_that_jumps_goes_ahead_and_never_back() -> None:
+    program = (
+        "import time; begin = time.perf_counter(); import tests.jumping_clock\n"
+        "first = time.monotonic(), time.time()\n"
+        "for clock in (time.monotonic, time.time, time.monotonic_ns, time.time_ns):\n"
+        "    seen = [clock() for _ in range(2000)]\n"
+        "    assert seen == sorted(seen)\n"
+        "passed = time.perf_counter() - begin\n"
+        "assert all(now > then + passed + 10 for now, then in zip((time.monotonic(), time.time()), first))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(command_server.ROOT)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
 @pytest.mark.parametrize(
     "arguments", [("umount", "relative"), ("status", "--json"), ("no-such-command",), ("--version",)]
 )
