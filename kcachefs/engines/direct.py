@@ -323,9 +323,8 @@ class DirectEngine:
         holds: int = 0,
     ) -> None:
         """Call `action` and reply, in another thread; `waits`: it may wait for room, holding `holds` bytes."""
-        opcode, held = self.header[1], self._held.get(self.header[4])
-        if held is None:
-            held = self._held[self.header[4]] = {}
+        opcode, uid = self.header[1], self.header[4]
+        held = self._held[uid] = self._held.get(uid) or {}
         if holds and sum(list(held.values())) + holds > _HELD_MAX:
             raise FsError(errno.ENOSPC, "this user already has too much data waiting for room")
         slot = self._requests.put_aside(self.header[0]) if self._keeps_requests else -1
@@ -343,8 +342,10 @@ class DirectEngine:
                     self._requests.carried_out(slot, body)
                 self._reply(unique, body)
 
-        if self._keeps_requests and slot < 0:
-            run()  # no slot is free to keep this request for the next worker: do it at once
+        if self._keeps_requests and slot < 0:  # no slot is free to keep this request for the next worker
+            if waits:
+                raise FsError(errno.ENOSPC, "too many requests wait already")
+            run()
             return
         if not waits:  # a long wait for room is no sign of harm
             self._requests.note_deferred(unique, begins=True)
@@ -394,7 +395,6 @@ class DirectEngine:
         if delivery is not None:
             delivery.interrupt()
             return
-        future = self._deferred.get(unique)
-        if future is not None and future.cancel():
+        if (future := self._deferred.get(unique)) is not None and future.cancel():
             self._deferred.pop(unique, None)
             self.reply_error(unique, errno.EINTR)

@@ -307,6 +307,32 @@ def test_slots_come_back_and_their_number_is_an_end(memory: int) -> None:
     assert buffer.put_aside(len(sound)) == taken[3]
 
 
+def test_without_a_free_slot_a_write_is_refused_before_it_keeps_everybody_waiting(
+    tmp_path: Path, memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(tmp_path, memory, resumed=False) as worker:
+        worker.ask(2, Op.INIT, 0, OLDER_KERNEL)
+        with_a_file_and_a_folder(worker)
+        node, writers = worker.fs.tree.find(ROOT_INO, b"file") or 0, []
+        write = worker.fs.write
+
+        def note_and_write(ino: int, offset: int, data: bytes, **how: bool) -> int:
+            writers.append(threading.current_thread().name)
+            return write(ino, offset, data, **how)
+
+        monkeypatch.setattr(worker.fs, "write", note_and_write)
+        worker.fs.room.has_room.clear()
+        body = p.WRITE_IN.pack(0, 0, 3) + bytes(20) + b"new"
+        numbers = range(100, 100 + 2 * SLOTS, 2)
+        for number in numbers:
+            worker.engine.feed(request(number, Op.WRITE, node, body))
+        assert worker.ask(4000, Op.WRITE, node, body) == (errno.ENOSPC, b"")
+        worker.fs.room.has_room.set()
+        replies = [p.OUT_HEADER.unpack_from(worker.kernel.recv(1 << 21)) for _ in numbers]
+        assert sorted((number, code) for _, code, number in replies) == [(number, 0) for number in numbers]
+        assert threading.current_thread().name not in writers
+
+
 # --- what the kernel holds --------------------------------------------------------------------------------------------
 
 
