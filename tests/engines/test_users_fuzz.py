@@ -226,7 +226,7 @@ class Users:
 
     def change(self, uid: int, opcode: Op, node: int, body: bytes) -> bytes | None:
         said = self.kernel.ask(uid, opcode, node, body)
-        if said is not None and self.chance.random() < 0.08:
+        if said is not None and (not self.kernel.resends or self.chance.random() < 0.08):
             self.next_worker()
             again = self.kernel.ask_again(uid, opcode, node, body)
             is_in_memory = again[7:8] >= b"\x30"  # a lock of a read-only mount, which the next worker makes again
