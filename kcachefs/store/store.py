@@ -360,7 +360,7 @@ class Store:
                 if not complained:
                     log.error("%s: the journal could not be folded, and is kept: %s", self.path, error)
                 complained = True
-            self._wake.clear()  # not before the fold: the changes before it may ask for it until it begins
+            self._wake.clear()  # only now: until the fold begins, changes that it takes along may ask for it
 
 
 def _make_emptied(path: Path, catalog: Catalog, volumes: Volumes, lost_power: bool) -> None:
